@@ -1,0 +1,78 @@
+"""Who answers: the policy protocol and the values it takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from skyrl_gym.messages import Conversation, Message
+from skyrl_gym.tools import ToolSpec
+
+if TYPE_CHECKING:
+    from skyrl_gym.chat import Renderer
+
+__all__ = ["Completion", "FinishReason", "Policy", "Prompt", "Sampling"]
+
+FinishReason: TypeAlias = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample. `max_tokens` bounds one completion; `seed` makes it repeatable where the policy can."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 512
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a policy is asked: the conversation and tools, and their exact token ids if it has a renderer."""
+
+    messages: Conversation
+    tools: tuple[ToolSpec, ...] = ()
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer.
+
+    `token_ids` are the ids really sampled, the end-of-turn id included when the model wrote it; `logprobs`
+    has one natural logarithm for each, under the distribution that was sampled from, or is None where the
+    policy doesn't know them. `message` is set by policies that answer in messages; for the others the
+    renderer parses it from the ids. `prompt_token_ids` are the server's own, where it templated the messages.
+    """
+
+    text: str
+    finish_reason: FinishReason = "stop"
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+    policy_version: int = 0
+    message: Message | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+
+
+class Policy(Protocol):
+    """Answers prompts, many at a time.
+
+    With a `renderer`, prompts carry token ids (token in, token out); without one the policy reads messages.
+    """
+
+    name: str
+    renderer: Renderer | None
+
+    async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        """One completion. Cancelling it frees what it holds.
+
+        Raises:
+            PolicyError: it could not answer for a reason that a retry may cure.
+            ConfigError: the request itself can't be served (unknown model, logprobs refused).
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Frees connections, threads and memory; may be called twice."""
+        ...

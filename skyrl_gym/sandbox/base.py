@@ -1,0 +1,133 @@
+"""The sandbox protocol: one place where tools act, whatever is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from types import TracebackType
+from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
+
+__all__ = ["ExecResult", "ExecStatus", "Limits", "Mount", "Sandbox", "SandboxSpec", "Shell"]
+
+ExecStatus: TypeAlias = Literal["ok", "timeout", "output_limit", "shell_exited"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """What a command did. A command that fails is an ordinary result; only a broken sandbox raises.
+
+    `output` is stdout and stderr as they came, interleaved where the backend can; `code` is None when the
+    command was killed before it ended. `dropped_bytes` counts what the output cap left out.
+    """
+
+    output: bytes
+    code: int | None
+    status: ExecStatus = "ok"
+    duration_s: float = 0.0
+    dropped_bytes: int = 0
+
+    @property
+    def text(self) -> str:
+        """The output as text; undecodable bytes shown as U+FFFD."""
+        return self.output.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A host folder that the sandbox sees at `target`.
+
+    `overlay`: writable inside, the host's copy untouched. `read_only`: not writable.
+    """
+
+    source: str
+    target: str
+    mode: Literal["overlay", "read_only"] = "read_only"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Resources of one sandbox; a backend reports in `capabilities` which of them it can hold."""
+
+    memory_mb: int = 2_048
+    processes: int = 512
+    disk_mb: int = 2_048
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What a sandbox is made from. `env` is all the environment that its processes get, besides PATH and HOME."""
+
+    mounts: tuple[Mount, ...] = ()
+    workdir: str = "/work"
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: bool = False
+    limits: Limits = Limits()
+    image: str | None = None
+
+
+class Shell(Protocol):
+    """A shell that keeps its working directory, variables and background jobs between commands."""
+
+    async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
+        """Runs one command line; on a timeout its processes are killed and the shell goes on.
+
+        Raises:
+            SandboxLost: the sandbox died.
+        """
+        ...
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """An isolated place with files and processes.
+
+    Made by `skyrl_gym.sandbox.open_sandbox`, used as an async context manager. Paths are absolute or
+    relative to `workdir`, and always resolved inside.
+    """
+
+    spec: SandboxSpec
+    capabilities: frozenset[str]
+
+    async def exec(
+        self,
+        command: str | list[str],
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        max_bytes: int = 1_048_576,
+    ) -> ExecResult:
+        """Runs a command (a list as it is, text by `bash -c`) in a process of its own.
+
+        Raises:
+            SandboxLost: the sandbox died.
+        """
+        ...
+
+    async def shell(self) -> Shell:
+        """The sandbox's persistent shell, started on first use."""
+        ...
+
+    async def read(self, path: str | PurePosixPath, *, max_bytes: int = 16_777_216) -> bytes:
+        """A file's bytes.
+
+        Raises:
+            FileNotFoundError, IsADirectoryError, PermissionError: as for a local file.
+            SandboxError: the file is larger than `max_bytes`.
+        """
+        ...
+
+    async def write(self, path: str | PurePosixPath, data: bytes) -> None:
+        """Writes a file, its parent folders made as needed; content never passes through an argument list."""
+        ...
+
+    async def close(self) -> None:
+        """Kills every process and frees everything; may be called twice."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

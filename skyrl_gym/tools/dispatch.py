@@ -1,0 +1,97 @@
+"""Running the calls of one turn: each is answered, none can block the event loop or outlive its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import anyio
+import anyio.to_thread
+
+from skyrl_gym.errors import ToolError
+from skyrl_gym.messages import ToolCall
+from skyrl_gym.tools.result import ContextEdit, ToolResult, cap_text
+from skyrl_gym.tools.tool import Tool
+
+__all__ = ["run_calls"]
+
+Outcome: TypeAlias = ToolResult | ContextEdit
+_NOT_EXECUTED = "Not executed: an earlier call in this message ended the turn."
+
+
+async def run_calls(tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> list[Outcome]:
+    """Runs calls and returns one outcome for each, in order.
+
+    Neighbouring calls of reading tools run side by side; writes run alone, in order. Once a call has ended
+    the episode or replaced the context, the rest are answered "not executed".
+    """
+    outcomes: list[Outcome] = []
+    while len(outcomes) < len(calls):
+        if outcomes and _is_last(outcomes[-1]):
+            outcomes.append(ToolResult(_NOT_EXECUTED, is_error=True))
+            continue
+        batch = _next_batch(tools, calls[len(outcomes) :])
+        outcomes += await asyncio.gather(*(_run_call(tools, call) for call in batch))
+    return outcomes
+
+
+def _is_last(outcome: Outcome) -> bool:
+    return isinstance(outcome, ContextEdit) or outcome.ends_episode or outcome.content == _NOT_EXECUTED
+
+
+def _next_batch(tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+    reads = 0
+    while reads < len(calls) and (found := tools.get(calls[reads].name)) and found.effect == "reads":
+        reads += 1
+    return calls[: max(reads, 1)]
+
+
+async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> Outcome:
+    found = tools.get(call.name)
+    if found is None:
+        return ToolResult(_unknown(tools, call.name), is_error=True)
+    clock = asyncio.timeout(found.timeout_s)
+    try:
+        arguments = found.parse(call.arguments)
+        async with clock:
+            return _outcome(found, await _invoke(found, arguments))
+    except ToolError as error:
+        return ToolResult(cap_text(str(error), found.max_bytes), is_error=True)
+    except TimeoutError as error:
+        if not clock.expired():
+            return ToolResult(f"{call.name} raised TimeoutError: {error}", is_error=True)
+        return ToolResult(f"{call.name} was stopped after {found.timeout_s:g} s.", is_error=True)
+
+
+async def _invoke(found: Tool, arguments: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(found.fn):
+        return await found.fn(**arguments)
+    # A limiter per call: a fixed pool would let slow tools of some episodes hold up those of others.
+    return await anyio.to_thread.run_sync(
+        lambda: found.fn(**arguments), abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+    )
+
+
+def _outcome(found: Tool, value: Any) -> Outcome:
+    if isinstance(value, ContextEdit):
+        return value
+    result = value if isinstance(value, ToolResult) else ToolResult(_as_text(value))
+    if isinstance(result.content, tuple):
+        return result
+    content = cap_text(result.content, found.max_bytes) or f"{found.name} gave no output."
+    return ToolResult(content, result.is_error, result.ends_episode, result.reward)
+
+
+def _as_text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _unknown(tools: Mapping[str, Tool], name: str) -> str:
+    near = difflib.get_close_matches(name, tools, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return (
+        f"There is no tool named {name!r}.{hint} The tools are: {'; '.join(t.spec.signature() for t in tools.values())}"
+    )

@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import anyio
@@ -14,7 +15,7 @@ import anyio.to_thread
 from skyrl_gym.errors import ToolError
 from skyrl_gym.messages import ToolCall
 from skyrl_gym.tools.result import ContextEdit, ToolResult, cap_text
-from skyrl_gym.tools.tool import Tool
+from skyrl_gym.tools.tool import Tool, ToolArgumentError
 
 __all__ = ["run_calls"]
 
@@ -52,10 +53,13 @@ def _next_batch(tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> Sequenc
 async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> Outcome:
     found = tools.get(call.name)
     if found is None:
-        return ToolResult(_unknown(tools, call.name), is_error=True)
-    clock = asyncio.timeout(found.timeout_s)
+        return ToolResult(_unknown(tools, call.name), is_error=True, invalid=True)
     try:
         arguments = found.parse(call.arguments)
+    except ToolArgumentError as error:
+        return ToolResult(str(error), is_error=True, invalid=True)
+    clock = asyncio.timeout(found.timeout_s)
+    try:
         async with clock:
             return _outcome(found, await _invoke(found, arguments))
     except ToolError as error:
@@ -82,7 +86,7 @@ def _outcome(found: Tool, value: Any) -> Outcome:
     if isinstance(result.content, tuple):
         return result
     content = cap_text(result.content, found.max_bytes) or f"{found.name} gave no output."
-    return ToolResult(content, result.is_error, result.ends_episode, result.reward)
+    return replace(result, content=content)
 
 
 def _as_text(value: Any) -> str:

@@ -13,12 +13,14 @@ __all__ = ["ContextEdit", "ToolResult", "cap_text", "finish"]
 class ToolResult:
     """The answer to one call.
 
-    `ends_episode` is the task's own end (submit, answer); `reward` is a reward for this turn alone, added
-    to what grading gives.
+    `is_error` marks a tool's own failure, `invalid` a call that no tool could take (unknown name, bad
+    arguments). `ends_episode` is the task's own end (submit, answer); `reward` is a reward for this turn
+    alone, added to what grading gives.
     """
 
     content: Content
     is_error: bool = False
+    invalid: bool = False
     ends_episode: bool = False
     reward: float = 0.0
 

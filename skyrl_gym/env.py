@@ -1,0 +1,373 @@
+"""`TextEnv`: a Gymnasium environment whose actions are tool calls and whose observations are messages.
+
+A subclass writes hooks, sync or async: `setup(task)` gives the first messages, methods marked `@tool` act,
+`grade()` gives the reward, `teardown()` frees what was taken. Everything else (parsing, validation, limits,
+the five-tuple, rendering) is here.
+
+The async methods (`areset`, `aturn`, `agrade`, `aclose`) are the environment; `reset`, `step` and `close`
+drive them on an event loop of the environment's own, so that plain Gymnasium code can use it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeVar
+
+import anyio
+import gymnasium as gym
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from skyrl_gym.chat.dialects import get_dialect
+from skyrl_gym.errors import ConfigError, MessageError, StopReason
+from skyrl_gym.messages import Conversation, Message, ToolCall, assistant, tool_result, user
+from skyrl_gym.spaces import Action, ConversationSpace, ToolSpace
+from skyrl_gym.tasks import Task, TaskSet
+from skyrl_gym.tools import ContextEdit, Tool, ToolResult, ToolSpec, run_calls, tools_of
+
+__all__ = ["Grade", "TextEnv", "TurnResult"]
+
+T = TypeVar("T")
+MAX_CALLS_PER_TURN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """A reward and what it is made of. `metrics` are numbers for reports; they don't train."""
+
+    reward: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """What one action led to. `stop` is set when the episode has ended; it is not graded yet."""
+
+    action: Message
+    observations: Conversation
+    reward: float = 0.0
+    invalid: bool = False
+    context_edit: bool = False
+    stop: StopReason | None = None
+
+
+class TextEnv(gym.Env[Conversation, Action]):
+    """Base of every environment of this package.
+
+    Args:
+        split: which of the suite's task splits `reset` draws from.
+        tasks: a TaskSet, or a path or hub id that `TaskSet.load` reads, in place of the suite's own.
+        max_turns: answers of the policy before the episode is truncated; None for the suite's default.
+        max_invalid: unusable answers in a row before the episode is truncated.
+        dialect: how raw text actions write tool calls.
+        render_mode: "ansi" for the transcript as text.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+    default_max_turns: ClassVar[int] = 10
+    splits: ClassVar[tuple[str, ...]] = ("train", "test")
+
+    def __init__(
+        self,
+        *,
+        split: str = "train",
+        tasks: TaskSet | str | None = None,
+        max_turns: int | None = None,
+        max_invalid: int = 3,
+        dialect: str = "hermes",
+        render_mode: Literal["ansi"] | None = None,
+    ) -> None:
+        if split not in self.splits:
+            raise ConfigError(f"{type(self).__name__} has the splits {', '.join(self.splits)}; got {split!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ConfigError(f"render_mode is None or one of {self.metadata['render_modes']}; got {render_mode!r}")
+        self.split = split
+        self.max_turns = self.default_max_turns if max_turns is None else max_turns
+        self.max_invalid = max_invalid
+        self.render_mode = render_mode
+        self._dialect = get_dialect(dialect)
+        self._task_source = tasks
+        self._tasks: TaskSet | None = None
+        self._tools: dict[str, Tool] = {found.name: found for found in self.make_tools()}
+        self.action_space = ToolSpace(found.spec for found in self._tools.values())
+        self.observation_space = ConversationSpace()
+        self._runtime: tuple[AbstractContextManager[BlockingPortal], BlockingPortal] | None = None
+        self._open = False
+        self._forget()
+
+    # ---- what a subclass writes
+
+    def load_tasks(self, split: str) -> TaskSet:
+        """The suite's own tasks of a split."""
+        raise NotImplementedError
+
+    def make_tools(self) -> Sequence[Tool]:
+        """The tools; by default the methods marked `@tool`."""
+        return tools_of(self)
+
+    def setup(self, task: Task) -> str | Conversation | Awaitable[str | Conversation]:
+        """Prepares an episode and gives its first messages (text stands for one user message)."""
+        raise NotImplementedError
+
+    def respond(self, message: Message) -> str | ToolResult | Awaitable[str | ToolResult]:
+        """Answers an assistant message without any call. Text reminds and counts as an unusable answer."""
+        return f"Your message has no tool call. Call one of: {', '.join(self._tools)}."
+
+    def grade(self) -> float | Grade | Awaitable[float | Grade]:
+        """The reward of the episode as it stands."""
+        raise NotImplementedError
+
+    def teardown(self) -> None | Awaitable[None]:
+        """Frees what `setup` took; called once for every setup that was begun, even one that raised."""
+        return None
+
+    # ---- state
+
+    @property
+    def tasks(self) -> TaskSet:
+        """The tasks that `reset` draws from.
+
+        Raises:
+            TaskError: the source can't be read.
+            ConfigError: it holds no task.
+        """
+        if self._tasks is None:
+            source = self._task_source
+            tasks = self.load_tasks(self.split) if source is None else source
+            self._tasks = tasks if isinstance(tasks, TaskSet) else TaskSet.load(tasks)
+        if not len(self._tasks):
+            raise ConfigError(f"{type(self).__name__}: the task set {self._tasks.name!r} ({self.split}) is empty")
+        return self._tasks
+
+    @property
+    def task(self) -> Task:
+        """The task of the current episode.
+
+        Raises:
+            MessageError: there is no episode yet.
+        """
+        if self._task is None:
+            raise MessageError("there is no episode yet: call reset() first")
+        return self._task
+
+    @property
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """What a policy needs to know of the tools."""
+        return tuple(found.spec for found in self._tools.values())
+
+    @property
+    def conversation(self) -> Conversation:
+        """What the policy should see next."""
+        return self._conversation
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """How the current episode ended, or None while it runs."""
+        return self._stop
+
+    def _forget(self) -> None:
+        self._task: Task | None = None
+        self._conversation: Conversation = ()
+        self._transcript: Conversation = ()
+        self._turns = 0
+        self._invalid_in_a_row = 0
+        self._stop: StopReason | None = None
+
+    # ---- the environment, async
+
+    async def areset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Conversation, dict[str, Any]]:
+        """Begins an episode.
+
+        The task is `options["task"]` (a Task, a row, an id or an index), else one drawn by the seed.
+
+        Raises:
+            TaskError, ConfigError: no such task.
+            InfraError: the environment could not be prepared; it is torn down.
+        """
+        super().reset(seed=seed)
+        task = self._choose(dict(options or {}))
+        await self.ateardown()
+        self._forget()
+        self._task, self._open = task, True
+        try:
+            opening = await _call(self.setup, task)
+        except BaseException:
+            await self.ateardown()
+            raise
+        self._conversation = (user(opening),) if isinstance(opening, str) else tuple(opening)
+        self._transcript = self._conversation
+        return self._conversation, {"task_id": task.id}
+
+    async def aturn(self, action: Action) -> TurnResult:
+        """Carries out one action, without grading.
+
+        Raises:
+            MessageError: the episode has ended or not begun, or this is no action.
+        """
+        if not self._open or self._stop is not None:
+            raise MessageError("the episode has ended or not begun: call reset() before the next step")
+        message = self._as_message(action)
+        self._turns += 1
+        result = await (self._run_tools(message) if message.tool_calls else self._answer_text(message))
+        self._invalid_in_a_row = self._invalid_in_a_row + 1 if result.invalid else 0
+        result = replace(result, stop=result.stop or self._limit_reached())
+        self._stop = result.stop
+        held = () if result.context_edit else (*self._conversation, message)
+        self._conversation = (*held, *result.observations)
+        self._transcript = (*self._transcript, message, *result.observations)
+        return result
+
+    async def agrade(self) -> Grade:
+        """The grade of the episode as it stands."""
+        grade = await _call(self.grade)
+        return grade if isinstance(grade, Grade) else Grade(float(grade))
+
+    async def astep(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+        """One action, graded when it ends the episode: Gymnasium's five-tuple."""
+        result = await self.aturn(action)
+        info: dict[str, Any] = {"task_id": self.task.id, "invalid": result.invalid}
+        reward = result.reward
+        if result.stop is not None:
+            grade = await self.agrade()
+            reward += grade.reward
+            info |= {"stop_reason": result.stop.value, "metrics": dict(grade.metrics)}
+        terminated = result.stop is StopReason.DONE
+        return self._conversation, reward, terminated, result.stop is not None and not terminated, info
+
+    async def ateardown(self) -> None:
+        """Frees the episode's resources, once; a caller's cancellation does not cut it short."""
+        if self._open:
+            self._open = False
+            with anyio.CancelScope(shield=True):
+                await _call(self.teardown)
+
+    async def aclose(self) -> None:
+        """Frees everything; may be called twice."""
+        await self.ateardown()
+
+    # ---- the environment, sync
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Conversation, dict[str, Any]]:
+        """Gymnasium's reset; see `areset`."""
+        return self._drive(self.areset(seed=seed, options=options))
+
+    def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+        """Gymnasium's step; the last one of an episode returns the graded reward."""
+        return self._drive(self.astep(action))
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The transcript as text, in render mode "ansi"."""
+        return format_transcript(self._transcript) if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Gymnasium's close; may be called twice."""
+        if self._runtime is None and not self._open:
+            return
+        try:
+            self._drive(self.aclose())
+        finally:
+            if self._runtime is not None:
+                self._runtime[0].__exit__(None, None, None)
+                self._runtime = None
+
+    def _drive(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._runtime is None:
+            context = start_blocking_portal()
+            self._runtime = (context, context.__enter__())
+        return self._runtime[1].call(lambda: work)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._open or self._runtime is not None:
+            raise MessageError("an environment can be pickled before reset() or after close(), not during an episode")
+        return self.__dict__
+
+    # ---- one turn
+
+    def _choose(self, options: dict[str, Any]) -> Task:
+        wanted = options.pop("task", None)
+        if options:
+            raise ConfigError(f"reset knows the option 'task' only; got {', '.join(sorted(options))}")
+        match wanted:
+            case None:
+                return self.tasks[int(self.np_random.integers(len(self.tasks)))]
+            case Task():
+                return wanted
+            case str():
+                return self.tasks.find(wanted)
+            case int() if -len(self.tasks) <= wanted < len(self.tasks):
+                return self.tasks[wanted]
+            case Mapping():
+                return Task.from_row(wanted)
+        raise ConfigError(f"option 'task' is a Task, a row, an id or an index below {len(self.tasks)}; got {wanted!r}")
+
+    def _as_message(self, action: Action) -> Message:
+        match action:
+            case str():
+                message = self._dialect.parse(action)
+            case ToolCall():
+                message = assistant(None, action)
+            case Message(role="assistant"):
+                message = action
+            case Sequence() if action and all(isinstance(call, ToolCall) for call in action):
+                message = assistant(None, *action)
+            case _:
+                raise MessageError(
+                    "an action is a ToolCall, a list of them, an assistant Message or the model's text; "
+                    f"got {action!r:.200}"
+                )
+        return replace(message, tool_calls=tuple(self._with_id(i, c) for i, c in enumerate(message.tool_calls)))
+
+    def _with_id(self, index: int, call: ToolCall) -> ToolCall:
+        return call if call.id else replace(call, id=f"call_{self._turns}_{index}")
+
+    async def _run_tools(self, message: Message) -> TurnResult:
+        calls = message.tool_calls[:MAX_CALLS_PER_TURN]
+        outcomes = await run_calls(self._tools, calls)
+        edit = next((o for o in outcomes if isinstance(o, ContextEdit)), None)
+        results = [o for o in outcomes if isinstance(o, ToolResult)]
+        reward = sum(outcome.reward for outcome in outcomes)
+        if edit is not None:
+            return TurnResult(message, edit.messages, reward, context_edit=True)
+        answers = [tool_result(call, result.content) for call, result in zip(calls, results, strict=True)]
+        extra = message.tool_calls[MAX_CALLS_PER_TURN:]
+        answers += [tool_result(c, f"Not executed: at most {MAX_CALLS_PER_TURN} calls a message.") for c in extra]
+        ended = any(result.ends_episode for result in results)
+        invalid = all(result.invalid for result in results)
+        return TurnResult(message, tuple(answers), reward, invalid, stop=StopReason.DONE if ended else None)
+
+    async def _answer_text(self, message: Message) -> TurnResult:
+        answer = await _call(self.respond, message)
+        if isinstance(answer, str):
+            return TurnResult(message, (user(answer),), invalid=True)
+        stop = StopReason.DONE if answer.ends_episode else None
+        return TurnResult(message, (user(answer.content),), answer.reward, answer.invalid, stop=stop)
+
+    def _limit_reached(self) -> StopReason | None:
+        if self._invalid_in_a_row >= self.max_invalid:
+            return StopReason.INVALID_CALLS
+        return StopReason.MAX_TURNS if self._turns >= self.max_turns else None
+
+
+async def _call(hook: Callable[..., T | Awaitable[T]], *arguments: Any) -> T:
+    """Runs a hook: an async one here, a plain one in a thread, where it can't block the event loop."""
+    if inspect.iscoroutinefunction(hook):
+        return await hook(*arguments)  # type: ignore[no-any-return]
+    value = await anyio.to_thread.run_sync(lambda: hook(*arguments), limiter=anyio.CapacityLimiter(1))
+    return await value if inspect.isawaitable(value) else value
+
+
+def format_transcript(messages: Conversation) -> str:
+    """Messages as plain text, one block each."""
+    return "\n\n".join(_block(message) for message in messages)
+
+
+def _block(message: Message) -> str:
+    calls = [f"-> {call.name}({call.arguments_json()})" for call in message.tool_calls]
+    body = [message.text] if message.text else []
+    return "\n".join([f"[{message.role}]", *body, *calls])

@@ -119,7 +119,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         """The reward of the episode as it stands."""
         raise NotImplementedError
 
-    def teardown(self) -> None | Awaitable[None]:
+    def teardown(self) -> Awaitable[None] | None:
         """Frees what `setup` took; called once for every setup that was begun, even one that raised."""
         return None
 

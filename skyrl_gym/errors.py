@@ -150,7 +150,6 @@ class StopReason(StrEnum):
     CONTEXT_FULL = "context_full"  # the next prompt would not fit into the token budget
     LENGTH = "length"  # a completion was cut at its token limit
     INVALID_CALLS = "invalid_calls"  # too many unusable calls in a row
-    REPEATED_ACTION = "repeated_action"  # the same action too many times in a row
     EPISODE_TIMEOUT = "episode_timeout"
     SETUP_ERROR = "setup_error"
     SETUP_TIMEOUT = "setup_timeout"
@@ -193,7 +192,6 @@ _AGENT_ENDINGS = frozenset(
         StopReason.CONTEXT_FULL,
         StopReason.LENGTH,
         StopReason.INVALID_CALLS,
-        StopReason.REPEATED_ACTION,
         StopReason.EPISODE_TIMEOUT,
     }
 )

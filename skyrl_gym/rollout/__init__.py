@@ -1,1 +1,20 @@
-"""placeholder"""
+"""Rollouts: many episodes at once, each ending as one typed trajectory."""
+
+from skyrl_gym.rollout.journal import Journal, read_journal
+from skyrl_gym.rollout.requests import Deadlines, RolloutLimits, RolloutRequest, requests_for
+from skyrl_gym.rollout.runner import Runner
+from skyrl_gym.rollout.trajectory import ErrorInfo, Trajectory, Transition, Turn
+
+__all__ = [
+    "Deadlines",
+    "ErrorInfo",
+    "Journal",
+    "RolloutLimits",
+    "RolloutRequest",
+    "Runner",
+    "Trajectory",
+    "Transition",
+    "Turn",
+    "read_journal",
+    "requests_for",
+]

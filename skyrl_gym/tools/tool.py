@@ -83,7 +83,8 @@ class Tool:
         """
         if isinstance(arguments, str):
             raise ToolArgumentError(
-                f"The arguments of {self.name} are not a JSON object: {arguments[:200]!r}. Expected: {self.spec.signature()}"
+                f"The arguments of {self.name} are not a JSON object: {arguments[:200]!r}. "
+                f"Expected: {self.spec.signature()}"
             )
         try:
             parsed = self.model.model_validate(dict(arguments))

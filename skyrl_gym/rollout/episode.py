@@ -1,0 +1,133 @@
+"""One episode: ask the policy, act, until something ends it. Everything that happened is kept, whatever raises."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+
+from skyrl_gym.chat.tracker import TokenTracker
+from skyrl_gym.env import TextEnv, TurnResult
+from skyrl_gym.errors import PolicyError, PolicyTimeout, StopReason
+from skyrl_gym.messages import Message, assistant
+from skyrl_gym.policy.base import Completion, Policy, Prompt, Sampling
+from skyrl_gym.rollout.trajectory import Transition, Turn
+
+__all__ = ["Episode"]
+
+
+@dataclass
+class Episode:
+    """The run stage of one trajectory: `turns` grows as they happen, so a cut episode keeps what it has.
+
+    Args:
+        env: an environment that has been reset.
+        policy: who answers.
+        sampling: its settings; a seed is moved on by one each turn.
+        policy_s: deadline of one policy call, in seconds.
+        max_context: longest prompt plus completion in tokens, or None.
+    """
+
+    env: TextEnv
+    policy: Policy
+    sampling: Sampling
+    policy_s: float
+    max_context: int | None = None
+    turns: list[Turn] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        renderer = self.policy.renderer
+        self._tracker = None if renderer is None else TokenTracker(renderer, self.env.tool_specs)
+
+    async def run(self) -> StopReason:
+        """Plays to the end.
+
+        Raises:
+            PolicyError, SandboxError, EnvError: the machinery failed.
+        """
+        while True:
+            prompt, tracked = self._prompt()
+            sampling = self._fit(prompt)
+            if sampling is None:
+                return StopReason.CONTEXT_FULL
+            started = time.perf_counter()
+            completion = await self._ask(prompt, sampling)
+            asked = time.perf_counter()
+            action = self._action(completion)
+            turn = Turn(
+                message=assistant(action) if isinstance(action, str) else action,
+                transition=self._transition(completion, tracked),
+                finish_reason=completion.finish_reason,
+                seconds={"policy": asked - started},
+            )
+            if completion.finish_reason == "length":
+                # A cut completion is never executed, even where it looks like a whole call.
+                self.turns.append(turn)
+                return StopReason.LENGTH
+            result = await self._act(action, turn)
+            seconds = {**turn.seconds, "tools": time.perf_counter() - asked}
+            self.turns.append(_with_result(turn, result, seconds))
+            if result.stop is not None:
+                return result.stop
+
+    def _prompt(self) -> tuple[Prompt, tuple[tuple[int, ...], bool] | None]:
+        conversation, tools = self.env.conversation, self.env.tool_specs
+        if self._tracker is None:
+            return Prompt(conversation, tools), None
+        step = self._tracker.advance(conversation)
+        return Prompt(conversation, tools, step.prompt_ids), (step.input_ids, step.fork)
+
+    def _fit(self, prompt: Prompt) -> Sampling | None:
+        """The sampling for this turn, its token limit cut to what the context has room for; None: no room."""
+        sampling = self.sampling
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=sampling.seed + len(self.turns))
+        if self.max_context is None or prompt.token_ids is None:
+            return sampling
+        room = self.max_context - len(prompt.token_ids)
+        return None if room < 1 else replace(sampling, max_tokens=min(sampling.max_tokens, room))
+
+    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        clock = asyncio.timeout(self.policy_s)
+        try:
+            async with clock:
+                completion = await self.policy.complete(prompt, sampling)
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise PolicyTimeout(f"{self.policy.name} gave no answer within {self.policy_s:g} s") from error
+        if completion.finish_reason == "abort":
+            raise PolicyError(f"{self.policy.name} aborted the completion")
+        return completion
+
+    def _action(self, completion: Completion) -> Message | str:
+        """The answer as a message, or as text that the environment's dialect parses."""
+        if completion.message is None and self.policy.renderer is not None and completion.token_ids is not None:
+            return self.policy.renderer.parse(completion.token_ids)
+        return completion.message or completion.text
+
+    def _transition(self, completion: Completion, tracked: tuple[tuple[int, ...], bool] | None) -> Transition | None:
+        if self._tracker is None or tracked is None or completion.token_ids is None:
+            return None
+        self._tracker.record(completion.token_ids)
+        input_ids, fork = tracked
+        return Transition(input_ids, completion.token_ids, completion.logprobs, completion.policy_version, fork)
+
+    async def _act(self, action: Message | str, turn: Turn) -> TurnResult:
+        try:
+            return await self.env.aturn(action)
+        except BaseException:
+            self.turns.append(turn)
+            raise
+
+
+def _with_result(turn: Turn, result: TurnResult, seconds: dict[str, float]) -> Turn:
+    return replace(
+        turn,
+        message=result.action,
+        observations=result.observations,
+        reward=result.reward,
+        invalid=result.invalid,
+        context_edit=result.context_edit,
+        seconds=seconds,
+    )

@@ -1,0 +1,101 @@
+"""The journal: an append-only file of finished trajectories, one JSON line each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from skyrl_gym.errors import ConfigError
+from skyrl_gym.rollout.trajectory import Trajectory
+
+__all__ = ["Journal", "read_journal"]
+
+
+class Journal:
+    """Appends trajectories to a file, each on disk before `append` returns.
+
+    Opening an existing journal continues it: a last line torn by a kill is cut off first. Use it as a
+    context manager.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("ab+")
+        self._cut_torn_line()
+
+    def append(self, trajectory: Trajectory) -> None:
+        """Writes one line and waits until the disk has it.
+
+        Raises:
+            OSError: it could not be written (a full disk); the journal is as it was before the call.
+        """
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(encode_line(trajectory))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.close()
+            os.truncate(self.path, end)
+            raise
+
+    def close(self) -> None:
+        """Closes the file; may be called twice."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _cut_torn_line(self) -> None:
+        size = self._file.seek(0, os.SEEK_END)
+        end = size
+        while end > 0:
+            start = max(0, end - 65_536)
+            self._file.seek(start)
+            newline = self._file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            self._file.truncate(end)
+
+
+def encode_line(trajectory: Trajectory) -> bytes:
+    """One journal line. Lone surrogates (a model can sample them) are kept, escaped."""
+    text = json.dumps(trajectory.to_json(), ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(trajectory.to_json(), separators=(",", ":")).encode() + b"\n"
+
+
+def read_journal(path: str | Path) -> Iterator[Trajectory]:
+    """The trajectories of a journal, one at a time; a torn last line is left out.
+
+    Lines end at "\\n" alone: other separators that Unicode knows may stand inside tool output.
+
+    Raises:
+        ConfigError: there is no such file, or a line other than the last is damaged.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"no such journal: {file}")
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield Trajectory.from_json(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(f"{file}, line {number}: not a trajectory ({error!r})") from None

@@ -285,7 +285,13 @@ class TextEnv(gym.Env[Conversation, Action]):
     def __getstate__(self) -> dict[str, Any]:
         if self._open or self._runtime is not None:
             raise MessageError("an environment can be pickled before reset() or after close(), not during an episode")
-        return self.__dict__
+        # Tools hold generated classes and task sets functions, which don't pickle; both are made again.
+        return {name: value for name, value in self.__dict__.items() if name not in ("_tools", "_tasks")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._tasks = None
+        self._tools = {found.name: found for found in self.make_tools()}
 
     # ---- one turn
 

@@ -13,20 +13,32 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
-from collections.abc import Mapping
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 import yaml
+from gymnasium.envs.registration import load_env_creator
 
 from skyrl_gym.errors import ConfigError
 
 if TYPE_CHECKING:
     from skyrl_gym.env import TextEnv
 
-__all__ = ["RegistryEntry", "make_env", "read_registry", "register_builtin", "register_file", "registered"]
+__all__ = [
+    "RegistryEntry",
+    "env_class",
+    "make_env",
+    "read_registry",
+    "register_builtin",
+    "register_file",
+    "registered",
+    "settings_of",
+]
 
 
 # Mirrors gymnasium.registry, which is as global, with what its specs have no field for.
@@ -64,18 +76,24 @@ def read_registry(path: Path) -> tuple[RegistryEntry, ...]:
 def register_file(path: str | Path) -> tuple[str, ...]:
     """Registers every entry of a registry file with Gymnasium and gives their ids.
 
-    Registering the same entry again does nothing.
+    Registering the same entry again does nothing. The file's folder joins the import path (last), so that an
+    entry point may name a module or package that lies beside it.
 
     Raises:
         ConfigError: the file is missing, malformed, or gives an id that is taken another meaning.
     """
-    return tuple(_register(entry) for entry in read_registry(Path(path).expanduser()))
+    file = Path(path).expanduser().resolve()
+    ids = tuple(_register(entry) for entry in read_registry(file))
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    return ids
 
 
 def register_builtin() -> None:
     """Registers the environments of this package; `import skyrl_gym` does it."""
     with importlib.resources.as_file(importlib.resources.files("skyrl_gym") / "registry.yaml") as path:
-        register_file(path)
+        for entry in read_registry(path):
+            _register(entry)
 
 
 def registered() -> tuple[RegistryEntry, ...]:
@@ -87,21 +105,61 @@ def make_env(env_id: str, **kwargs: Any) -> TextEnv:
     """A registered environment without Gymnasium's wrappers: what the runner steps.
 
     Raises:
-        ConfigError: unknown id (the nearest known one is named), or an argument the environment doesn't take.
+        ConfigError: unknown id or argument (the nearest known one is named), or a value it doesn't take.
+    """
+    known = settings_of(env_id)
+    if unknown := [name for name in kwargs if name not in known]:
+        raise ConfigError(f"{env_id} has no setting {unknown[0]!r}{_nearest(unknown[0], known)}")
+    try:
+        return cast("TextEnv", gym.make(env_id, disable_env_checker=True, **kwargs).unwrapped)
+    except TypeError as error:
+        raise ConfigError(f"{env_id}: {error}") from error
+
+
+def env_class(env_id: str) -> type[TextEnv]:
+    """The class behind a registered id.
+
+    Raises:
+        ConfigError: unknown id (the nearest known one is named), or its entry point can't be loaded.
     """
     from skyrl_gym.env import TextEnv
 
     if env_id not in gym.registry:
-        near = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"unknown environment {env_id!r}{hint} (`skyrl list` shows all; register_file adds yours)")
+        raise ConfigError(
+            f"unknown environment {env_id!r}{_nearest(env_id, _ENTRIES)}; a registry file of your own adds others"
+        )
+    entry_point = gym.registry[env_id].entry_point
     try:
-        env = gym.make(env_id, disable_env_checker=True, **kwargs).unwrapped
-    except TypeError as error:
-        raise ConfigError(f"{env_id}: {error}") from error
-    if not isinstance(env, TextEnv):
-        raise ConfigError(f"{env_id} is a {type(env).__name__}, not a skyrl_gym.TextEnv")
-    return env
+        found = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ConfigError(f"{env_id}: can't load {entry_point}: {error}") from error
+    if not (inspect.isclass(found) and issubclass(found, TextEnv)):
+        raise ConfigError(f"{env_id} is {found!r}, not a skyrl_gym.TextEnv")
+    return found
+
+
+def settings_of(env_id: str) -> Mapping[str, inspect.Parameter]:
+    """The constructor arguments of a registered environment, its own before those of its base classes.
+
+    Raises:
+        ConfigError: as `env_class`.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for cls in env_class(env_id).__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        parameters = list(inspect.signature(vars(cls)["__init__"]).parameters.values())[1:]
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        found |= {p.name: p for p in named if p.name not in found}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; it is one of {', '.join(names)}"
 
 
 def _entry(path: Path, env_id: Any, value: Any) -> RegistryEntry:
@@ -110,12 +168,14 @@ def _entry(path: Path, env_id: Any, value: Any) -> RegistryEntry:
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: an entry has the keys {', '.join(known)}; got {value!r:.100}")
     if unknown := [key for key in value if key not in known]:
-        near = difflib.get_close_matches(str(unknown[0]), known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-        raise ConfigError(f"{where}: unknown key {unknown[0]!r}{hint}")
+        raise ConfigError(f"{where}: unknown key {unknown[0]!r}{_nearest(str(unknown[0]), known)}")
     if not isinstance(value.get("entry_point"), str) or ":" not in value["entry_point"]:
         raise ConfigError(f"{where}: entry_point is 'package.module:Class'; got {value.get('entry_point')!r}")
-    needs, kwargs = value.get("needs") or (), value.get("kwargs") or {}
+    needs, kwargs = value.get("needs") or [], value.get("kwargs") or {}
+    if not isinstance(needs, list):
+        raise ConfigError(f"{where}: needs is a list; got {needs!r}")
+    if not isinstance(kwargs, dict):
+        raise ConfigError(f"{where}: kwargs is a mapping; got {kwargs!r}")
     return RegistryEntry(str(env_id), value["entry_point"], value.get("summary", ""), tuple(needs), kwargs)
 
 

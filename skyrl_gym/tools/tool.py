@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from skyrl_gym.errors import ConfigError, ToolError
 
-__all__ = ["Effect", "Tool", "ToolArgumentError", "ToolSpec", "tool", "tools_of"]
+__all__ = ["Effect", "Tool", "ToolArgumentError", "ToolSpec", "argument_texts", "tool", "tools_of"]
 
 Effect: TypeAlias = Literal["reads", "writes", "context"]
 DEFAULT_TIMEOUT_S = 60.0
@@ -146,7 +146,7 @@ def tools_of(instance: object) -> tuple[Tool, ...]:
 
 def _argument_model(function: Callable[..., Any], tool_name: str) -> type[BaseModel]:
     hints = get_type_hints(function, include_extras=True)
-    texts = _argument_texts(function)
+    texts = argument_texts(function)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "self":
@@ -183,8 +183,9 @@ def _summary(function: Callable[..., Any]) -> str:
     return re.split(r"\n\s*(?:Args|Arguments|Returns|Raises):\s*\n", text, maxsplit=1)[0].strip()
 
 
-def _argument_texts(function: Callable[..., Any]) -> dict[str, str]:
-    doc = inspect.getdoc(function) or ""
+def argument_texts(documented: object) -> dict[str, str]:
+    """What the `Args:` section of a function's or class's docstring says of each argument."""
+    doc = inspect.getdoc(documented) or ""
     section = re.search(r"^Args:\s*\n((?:[ \t]+.*\n?|\n)+)", doc, re.MULTILINE)
     if not section:
         return {}

@@ -94,7 +94,7 @@ def test_registering_the_same_file_again_changes_nothing(write: Any) -> None:
 
 
 def test_an_id_keeps_its_first_meaning(write: Any) -> None:
-    with pytest.raises(ConfigError, match="'skyrl/memory-v0' is registered already, for skyrl_gym.envs"):
+    with pytest.raises(ConfigError, match=r"'skyrl/memory-v0' is registered already, for skyrl_gym.envs"):
         register_file(write("skyrl/memory-v0: {entry_point: 'echo_for_test:EchoEnv'}"))
 
 
@@ -123,12 +123,12 @@ def test_an_empty_file_holds_nothing(write: Any) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="can't read the registry file .*nowhere.yaml: No such file"):
+    with pytest.raises(ConfigError, match=r"can't read the registry file .*nowhere.yaml: No such file"):
         register_file(tmp_path / "nowhere.yaml")
 
 
 def test_an_unknown_id_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="unknown environment 'skyrl/memry-v0'; did you mean 'skyrl/memory-v0'?"):
+    with pytest.raises(ConfigError, match=r"unknown environment 'skyrl/memry-v0'; did you mean 'skyrl/memory-v0'\?"):
         make_env("skyrl/memry-v0")
     with pytest.raises(ConfigError, match="unknown environment 'xyzzy'; it is one of skyrl/memory-v0, "):
         make_env("xyzzy")
@@ -137,7 +137,7 @@ def test_an_unknown_id_names_the_nearest() -> None:
 def test_an_unknown_setting_names_the_nearest_of_all_base_classes(write: Any) -> None:
     register_file(write("echo-v0: {entry_point: 'echo_for_test:EchoEnv'}"))
     assert list(settings_of("echo-v0"))[:2] == ["times", "split"]
-    with pytest.raises(ConfigError, match="echo-v0 has no setting 'maxturns'; did you mean 'max_turns'?"):
+    with pytest.raises(ConfigError, match=r"echo-v0 has no setting 'maxturns'; did you mean 'max_turns'\?"):
         make_env("echo-v0", maxturns=3)
 
 

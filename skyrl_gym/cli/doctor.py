@@ -1,0 +1,66 @@
+"""`skyrl doctor`: what is here, what is missing, how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from skyrl_gym.cli.needs import Part, check_extra, check_need, extras, missing_needs
+from skyrl_gym.registration import RegistryEntry, registered
+
+EXAMPLES = """
+skyrl doctor
+skyrl doctor --strict   # fails where anything is missing
+"""
+
+
+def run(
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if anything is missing.")] = False,
+) -> None:
+    """What is installed, what each environment needs, and how to get it.
+
+    Exits with 1 if no environment can run.
+    """
+    console = Console(highlight=False)
+    parts = [_machine(), _gpu(), *(check_extra(extra) for extra in extras()), check_need("bubblewrap")]
+    suites = [_suite(entry) for entry in registered()]
+    console.print(_table("part", parts))
+    console.print()
+    console.print(_table("environment", suites))
+    if not any(suite.ok for suite in suites) or (strict and not all(part.ok for part in (*parts, *suites))):
+        raise typer.Exit(1)
+
+
+def _table(title: str, parts: list[Part]) -> Table:
+    table = Table(title, "", "found", "to get it", box=None, pad_edge=False, header_style="bold")
+    for part in parts:
+        mark = "[green]ok[/]" if part.ok else "[yellow]missing[/]"
+        table.add_row(part.name, mark, part.found, "" if part.ok else part.remedy)
+    return table
+
+
+def _machine() -> Part:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = len(os.sched_getaffinity(0))
+    return Part("machine", True, f"Python {platform.python_version()}, {cores} cores, {memory:.0f} GiB of memory")
+
+
+def _gpu() -> Part:
+    try:
+        import torch
+    except ImportError:
+        return Part("GPU", True, "not looked for: PyTorch is not installed")
+    if not torch.cuda.is_available():
+        return Part("GPU", True, f"none that PyTorch {torch.__version__} can use: models run on the CPU")
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return Part("GPU", True, f"{', '.join(names)} (PyTorch {torch.__version__})")
+
+
+def _suite(entry: RegistryEntry) -> Part:
+    missing = missing_needs(entry.needs)
+    return Part(entry.id, not missing, "; ".join(missing) or ", ".join(entry.needs) or "needs nothing more")

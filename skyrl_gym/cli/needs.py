@@ -1,0 +1,73 @@
+"""What an environment or a verb needs of the machine, whether it is there, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["Part", "check_extra", "check_need", "extras", "missing_needs"]
+
+PROBE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something optional: what was found of it, and what to do where it is missing."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+
+def missing_needs(needs: Iterable[str]) -> list[str]:
+    """One clause for each need that is not met."""
+    parts = [check_need(need) for need in needs]
+    return [f"{part.name}: {part.found}; {part.remedy}" for part in parts if not part.ok]
+
+
+def check_need(need: str) -> Part:
+    """The state of a need as registry files name them: `bubblewrap`, or one of this package's extras."""
+    if need == "bubblewrap":
+        return _check_bubblewrap()
+    if need in extras():
+        return check_extra(need)
+    found = shutil.which(need)
+    return Part(need, found is not None, found or "no such program on PATH", f"install {need}")
+
+
+def _check_bubblewrap() -> Part:
+    """Runs one command in all the namespaces that a sandbox uses: a program on PATH alone says little."""
+    if shutil.which("bwrap") is None:
+        return Part("bubblewrap", False, "the program bwrap is not installed", "apt-get install bubblewrap")
+    version = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, timeout=PROBE_S, check=False)
+    return Part("bubblewrap", True, version.stdout.strip())
+
+
+def extras() -> dict[str, tuple[str, ...]]:
+    """The extras of this distribution and the packages that each brings."""
+    found: dict[str, tuple[str, ...]] = {}
+    for requirement in importlib.metadata.requires("skyrl-suite") or ():
+        if match := re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)", requirement):
+            found[match[2]] = (*found.get(match[2], ()), match[1])
+    return found
+
+
+def check_extra(extra: str) -> Part:
+    """Whether the packages of an extra are installed."""
+    versions = {package: _version(package) for package in extras()[extra]}
+    missing = [package for package, version in versions.items() if version is None]
+    if missing:
+        return Part(extra, False, f"missing {', '.join(missing)}", f"pip install 'skyrl-suite[{extra}]'")
+    return Part(extra, True, ", ".join(f"{package} {version}" for package, version in versions.items()))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,65 @@
+"""Progress as bars and as lines."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from skyrl_gym.cli.display import PlainLines, numbers_of, progress_display
+from skyrl_gym.progress import Progress
+
+
+@pytest.fixture
+def log() -> Console:
+    return Console(file=io.StringIO(), width=100)
+
+
+def lines(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_log_gets_a_line_at_each_start_and_end_and_every_ten_seconds_between(log: Console) -> None:
+    now = 100.0
+    show = PlainLines(log, clock=lambda: now)
+    for second in range(26):
+        now = 100.0 + second
+        show(Progress("train", second, 25, reward=second / 100))
+    show(Progress("after", 0, 0, message="loading"))
+    assert lines(log) == [
+        "train 0/25, reward 0",
+        "train 10/25, about 15 s left, reward 0.1",
+        "train 20/25, about 5 s left, reward 0.2",
+        "train 25/25, reward 0.25",
+        "after 0, loading",
+    ]
+
+
+def test_a_long_wait_is_told_in_minutes(log: Console) -> None:
+    now = 0.0
+    show = PlainLines(log, clock=lambda: now)
+    show(Progress("train", 0, 100))
+    now = 60.0
+    show(Progress("train", 10, 100))
+    assert lines(log)[-1] == "train 10/100, about 9 min 0 s left"
+
+
+def test_without_a_terminal_the_display_writes_lines(log: Console) -> None:
+    with progress_display(log) as show:
+        show(Progress("rollout", 0, 2))
+    assert lines(log) == ["rollout 0/2"]
+
+
+def test_at_a_terminal_every_stage_keeps_its_bar() -> None:
+    terminal = Console(file=io.StringIO(), width=120, force_terminal=True)
+    with progress_display(terminal) as show:
+        show(Progress("rollout", 1, 2, reward=0.5))
+        show(Progress("train", 3, 4, detail={"loss": 0.25}))
+    text = "\n".join(lines(terminal))
+    assert "rollout" in text and "1/2" in text and "reward 0.5" in text
+    assert "train" in text and "3/4" in text and "loss 0.25" in text
+
+
+def test_the_numbers_are_in_order() -> None:
+    progress = Progress("train", 1, 2, reward=0.123456, message="eval next", detail={"loss": 2e-5})
+    assert numbers_of(progress) == "reward 0.123, loss 2e-05, eval next"

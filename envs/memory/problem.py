@@ -1,0 +1,15 @@
+"""What a family makes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Problem"]
+
+
+class Problem(NamedTuple):
+    """A document, a question about it, and for each wanted answer its aliases."""
+
+    document: str
+    question: str
+    answers: tuple[tuple[str, ...], ...]

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import anyio
+import anyio.to_thread
 import gymnasium as gym
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from skyrl_gym.background import BackgroundLoop
 from skyrl_gym.chat.dialects import get_dialect
 from skyrl_gym.errors import ConfigError, MessageError, StopReason
 from skyrl_gym.messages import Conversation, Message, ToolCall, assistant, tool_result, user
@@ -93,7 +93,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._tools: dict[str, Tool] = {found.name: found for found in self.make_tools()}
         self.action_space = ToolSpace(found.spec for found in self._tools.values())
         self.observation_space = ConversationSpace()
-        self._runtime: tuple[AbstractContextManager[BlockingPortal], BlockingPortal] | None = None
+        self._loop: BackgroundLoop | None = None
         self._open = False
         self._forget()
 
@@ -267,23 +267,20 @@ class TextEnv(gym.Env[Conversation, Action]):
 
     def close(self) -> None:
         """Gymnasium's close; may be called twice."""
-        if self._runtime is None and not self._open:
+        if self._loop is None:
             return
         try:
-            self._drive(self.aclose())
+            self._loop.run(self.aclose())
         finally:
-            if self._runtime is not None:
-                self._runtime[0].__exit__(None, None, None)
-                self._runtime = None
+            self._loop.close()
+            self._loop = None
 
     def _drive(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._runtime is None:
-            context = start_blocking_portal()
-            self._runtime = (context, context.__enter__())
-        return self._runtime[1].call(lambda: work)
+        self._loop = self._loop or BackgroundLoop(f"{type(self).__name__}-loop")
+        return self._loop.run(work)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._open or self._runtime is not None:
+        if self._open or self._loop is not None:
             raise MessageError("an environment can be pickled before reset() or after close(), not during an episode")
         # Tools hold generated classes and task sets functions, which don't pickle; both are made again.
         return {name: value for name, value in self.__dict__.items() if name not in ("_tools", "_tasks")}

@@ -1,1 +1,1 @@
-"""placeholder"""
+"""Multi-turn GRPO on TRL: the only part of the package with torch and trl."""

@@ -102,8 +102,7 @@ def _write(rng: Random, world: _World) -> str:
 
 def _article(rng: Random, world: _World, kind: str, name: str) -> str:
     sentences = [
-        rng.choice(relation.forms).format(s=name, o=world.facts[name, relation.phrase])
-        for relation in _RELATIONS[kind]
+        rng.choice(relation.forms).format(s=name, o=world.facts[name, relation.phrase]) for relation in _RELATIONS[kind]
     ]
     rng.shuffle(sentences)
     return " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)

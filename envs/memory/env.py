@@ -12,13 +12,14 @@ from importlib.resources import files
 from string import Template
 from typing import Any, ClassVar
 
+from skyrl_gym.chat import Dialect
 from skyrl_gym.env import Grade, TextEnv
 from skyrl_gym.envs.memory.families import FAMILIES
 from skyrl_gym.envs.memory.problem import Problem
 from skyrl_gym.envs.memory.scoring import exact_match, set_f1, token_f1
 from skyrl_gym.envs.memory.tasks import generated_tasks, read_problem, sections
 from skyrl_gym.errors import ConfigError
-from skyrl_gym.messages import Conversation, ToolCall, assistant, system, tool_result, user
+from skyrl_gym.messages import Conversation, ToolCall, assistant, system, user
 from skyrl_gym.tasks import Task, TaskSet
 from skyrl_gym.tools import ContextEdit, ToolResult, finish, tool
 
@@ -119,7 +120,7 @@ class MemoryEnv(TextEnv):
                 **({} if last else {"section": self._sections[self._read]}),
             )
         )
-        example = _EXAMPLES[kind] if self.worked_example else ()
+        example = _example(kind, self._dialect) if self.worked_example else ()
         return (system(_template("system").template), *example, shown)
 
 
@@ -128,19 +129,18 @@ def _template(name: str) -> Template:
     return Template((files("skyrl_gym.envs.memory") / "prompts" / f"{name}.md").read_text().strip())
 
 
-def _example(kind: str, call: ToolCall, result: str, **fields: str) -> Conversation:
-    shown = user(_template(kind).substitute(question="What is the code of the blue door?", **fields))
-    return (shown, assistant(None, call), tool_result(call, result))
-
-
 _FACT = "The code of the blue door is 4821."
 _EXAMPLES = {
-    "section": _example(
-        "section",
-        ToolCall("update_memory", {"memory": _FACT}, "example"),
-        "Noted.",
-        section=f"Birds sang in the trees. {_FACT} It was late.",
-        memory=NO_MEMORY,
+    "section": (
+        {"section": f"Birds sang in the trees. {_FACT} It was late.", "memory": NO_MEMORY},
+        ToolCall("update_memory", {"memory": _FACT}),
     ),
-    "answer": _example("answer", ToolCall("answer", {"text": "4821"}, "example"), "Taken.", memory=_FACT),
+    "answer": ({"memory": _FACT}, ToolCall("answer", {"text": "4821"})),
 }
+
+
+def _example(kind: str, dialect: Dialect) -> Conversation:
+    """A finished turn of another problem; its call is text, as a call without a result is no valid history."""
+    fields, call = _EXAMPLES[kind]
+    shown = _template(kind).substitute(question="What is the code of the blue door?", **fields)
+    return (user(shown), assistant(dialect.render_call(call)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -48,14 +49,29 @@ def read_problem(task: Task) -> Problem:
     if not isinstance(document, str) or not isinstance(question, str):
         raise TaskError(f"task {task.id}: document and question are texts")
     if not isinstance(answers, Sequence) or isinstance(answers, str) or not answers:
-        raise TaskError(f"task {task.id}: answers is a list of texts, or a list of lists of texts; got {answers!r:.100}")
+        raise TaskError(
+            f"task {task.id}: answers is a list of texts, or a list of lists of texts; got {answers!r:.100}"
+        )
     nested = [answers] if all(isinstance(item, str) for item in answers) else answers
     if not all(isinstance(group, Sequence) and all(isinstance(item, str) for item in group) for group in nested):
-        raise TaskError(f"task {task.id}: answers is a list of texts, or a list of lists of texts; got {answers!r:.100}")
+        raise TaskError(
+            f"task {task.id}: answers is a list of texts, or a list of lists of texts; got {answers!r:.100}"
+        )
     return Problem(document, question, tuple(tuple(group) for group in nested))
 
 
 def sections(document: str, words: int) -> tuple[str, ...]:
-    """The document cut after every `words` words; joined by single spaces they give its words back."""
-    parts = document.split()
-    return tuple(" ".join(parts[i : i + words]) for i in range(0, len(parts), words)) or ("",)
+    """The document in sections of at most `words` words, cut after a sentence where there is one.
+
+    Joined by single spaces they give the document's words back.
+    """
+    found: list[list[str]] = [[]]
+    for sentence in re.split(r"(?<=[.!?])\s+", document):
+        parts = sentence.split()
+        if found[-1] and len(found[-1]) + len(parts) > words:
+            found.append([])
+        for word in parts:
+            if len(found[-1]) == words:
+                found.append([])
+            found[-1].append(word)
+    return tuple(" ".join(section) for section in found)

@@ -1,0 +1,154 @@
+"""A recipe: everything that a training run depends on, in one YAML file."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from skyrl_gym.errors import ConfigError
+
+__all__ = ["Recipe", "load_recipe", "parse_recipe"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class EnvSection(_Section):
+    """Which environment: a registered id and its constructor's arguments."""
+
+    id: str
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+class LoraSection(_Section):
+    """Low-rank adapters in place of full training; names as in PEFT."""
+
+    r: int = Field(default=16, ge=1)
+    lora_alpha: int = Field(default=32, ge=1)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: str | list[str] = "all-linear"
+
+
+class RolloutSection(_Section):
+    """How trajectories are sampled."""
+
+    max_tokens: int = Field(default=512, ge=1, description="tokens of one completion")
+    max_context: int | None = Field(default=None, ge=1, description="tokens of a prompt and its completion")
+    temperature: float = Field(default=1.0, gt=0)
+    live: int = Field(default=64, ge=1, description="environments at once")
+    episode_s: float = Field(default=3_600.0, gt=0, description="deadline of an episode, in seconds")
+
+
+class TrainSection(_Section):
+    """The optimisation; names as in TRL's GRPOConfig where it has them."""
+
+    max_steps: int = Field(default=100, ge=1)
+    prompts_per_step: int = Field(default=8, ge=1, description="tasks of one optimizer step")
+    num_generations: int = Field(default=8, ge=2, description="trajectories of one task: the group")
+    per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences of one forward pass")
+    learning_rate: float = Field(default=1e-6, gt=0)
+    lr_scheduler_type: str = "constant"
+    warmup_steps: int = Field(default=0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    loss_type: Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"] = "dapo"
+    advantage: Literal["group", "mean", "leave_one_out", "batch"] = "group"
+    beta: float = Field(default=0.0, ge=0, description="weight of the KL term against the starting model")
+    importance_correction: bool = False
+    gradient_checkpointing: bool = False
+    bf16: bool = True
+
+
+class EvalSection(_Section):
+    """The evaluation before and after training, on the environment's test split."""
+
+    tasks: int = Field(default=50, ge=1)
+    samples: int = Field(default=2, ge=1)
+    temperature: float = Field(default=1.0, ge=0)
+    split: str = "test"
+
+
+class Recipe(_Section):
+    """A training run."""
+
+    name: str
+    model: str
+    env: EnvSection
+    seed: int = 0
+    train_tasks: int | None = Field(default=None, ge=1, description="the first n of the train split; all unless given")
+    dialect: str = "hermes"
+    rollout: RolloutSection = RolloutSection()
+    train: TrainSection = TrainSection()
+    lora: LoraSection | None = None
+    eval: EvalSection = EvalSection()
+
+
+def load_recipe(path: str | Path, overrides: dict[str, Any] | None = None) -> Recipe:
+    """A recipe from a YAML file; `overrides` maps dotted keys ("train.max_steps") to values.
+
+    Raises:
+        ConfigError: no such file, not YAML, an unknown key (the nearest valid one is named), a bad value.
+    """
+    file = Path(path)
+    try:
+        data = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"can't read the recipe {file}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: a recipe is a mapping with the keys {', '.join(Recipe.model_fields)}")
+    for key, value in (overrides or {}).items():
+        _override(data, key, value)
+    return parse_recipe(data, str(file))
+
+
+def parse_recipe(data: dict[str, Any], where: str = "recipe") -> Recipe:
+    """A recipe from plain values.
+
+    Raises:
+        ConfigError: an unknown key or a bad value; every fault is named.
+    """
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        faults = [_explain(tuple(map(str, e["loc"])), e["type"], e["msg"], e["input"]) for e in error.errors()]
+        raise ConfigError(f"{where}: {'; '.join(faults)}") from None
+
+
+def _override(data: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        inner = data.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"can't set {key!r}: {part!r} is no section")
+        data = inner
+    data[last] = value
+
+
+def _explain(where: tuple[str, ...], kind: str, message: str, value: Any) -> str:
+    name = ".".join(where)
+    if kind != "extra_forbidden":
+        return f"{name}: {message}" + ("" if kind == "missing" else f" (got {value!r:.60})")
+    known = _keys(where[:-1])
+    near = difflib.get_close_matches(where[-1], known, n=1)
+    return f"unknown key {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
+
+
+def _keys(section: tuple[str, ...]) -> list[str]:
+    """The valid keys of a section of the recipe."""
+    model: type[BaseModel] = Recipe
+    for part in section:
+        model = _section_type(model.model_fields[part].annotation)
+    return list(model.model_fields)
+
+
+def _section_type(annotation: Any) -> type[BaseModel]:
+    options = get_args(annotation) if get_origin(annotation) is types.UnionType else (annotation,)
+    return next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))

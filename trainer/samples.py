@@ -1,0 +1,87 @@
+"""Trajectory -> training sequences: every sampled token once, exactly as it was sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from skyrl_gym.rollout import Trajectory
+
+__all__ = ["Sample", "samples_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One training sequence.
+
+    `prompt_ids` end where the first sampled token stands; `mask` is 1 on the sampled tokens of
+    `completion_ids` and 0 on what the environment wrote between them. `logprobs`, `versions` and `turns`
+    have one entry for each token with mask 1; `logprobs` is None where the policy did not give them all.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    mask: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    versions: tuple[int, ...]
+    turns: tuple[int, ...]
+    task_id: str
+    trajectory: int
+    advantage: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Length of the whole sequence."""
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+
+def samples_of(trajectory: Trajectory, index: int, advantage: float) -> list[Sample]:
+    """The sequences of one trajectory: one, and one more for each fork (a rewritten context)."""
+    drafts: list[_Draft] = []
+    for turn, step in enumerate(t.transition for t in trajectory.turns):
+        if step is None:
+            continue
+        if step.fork or not drafts:
+            drafts.append(_Draft(step.input_ids))
+        else:
+            drafts[-1].observe(step.input_ids)
+        drafts[-1].sample(turn, step.sampled_ids, step.logprobs, step.policy_version)
+    return [draft.finish(trajectory.task_id, index, advantage) for draft in drafts if any(draft.mask)]
+
+
+class _Draft:
+    """A sequence while it grows."""
+
+    def __init__(self, prompt_ids: tuple[int, ...]) -> None:
+        self.prompt_ids = prompt_ids
+        self.ids: list[int] = []
+        self.mask: list[int] = []
+        self.logprobs: list[float] | None = []
+        self.versions: list[int] = []
+        self.turns: list[int] = []
+
+    def observe(self, ids: tuple[int, ...]) -> None:
+        self.ids += ids
+        self.mask += [0] * len(ids)
+
+    def sample(self, turn: int, ids: tuple[int, ...], logprobs: tuple[float, ...] | None, version: int) -> None:
+        self.ids += ids
+        self.mask += [1] * len(ids)
+        self.versions += [version] * len(ids)
+        self.turns += [turn] * len(ids)
+        if self.logprobs is not None and logprobs is not None:
+            self.logprobs += logprobs
+        else:
+            self.logprobs = None
+
+    def finish(self, task_id: str, index: int, advantage: float) -> Sample:
+        return Sample(
+            self.prompt_ids,
+            tuple(self.ids),
+            tuple(self.mask),
+            None if self.logprobs is None else tuple(self.logprobs),
+            tuple(self.versions),
+            tuple(self.turns),
+            task_id,
+            index,
+            advantage,
+        )

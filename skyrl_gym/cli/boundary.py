@@ -48,13 +48,13 @@ def one_line(debug: bool) -> Iterator[None]:
 
 
 @contextmanager
-def keeping(folder: Path) -> Iterator[None]:
-    """Adds to whatever is raised inside where finished work lies, if there is any."""
+def keeping(folder: Path, hint: str = "") -> Iterator[None]:
+    """Adds to whatever is raised inside where finished work lies, if there is any, and a hint."""
     try:
         yield
     except BaseException as error:
         if folder.is_dir() and any(folder.iterdir()):
-            error.add_note(f"finished work is kept in {folder}")
+            error.add_note(f"finished work is kept in {folder}{hint}")
         raise
 
 

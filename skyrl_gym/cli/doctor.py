@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from skyrl_gym.cli.needs import Part, check_extra, check_need, extras, missing_needs
+from skyrl_gym.cli.needs import Part, check_extra, check_need, check_small_model, missing_needs
 from skyrl_gym.registration import RegistryEntry, registered
 
 EXAMPLES = """
@@ -27,7 +27,7 @@ def run(
     Exits with 1 if no environment can run.
     """
     console = Console(highlight=False)
-    parts = [_machine(), _gpu(), *(check_extra(extra) for extra in extras()), check_need("bubblewrap")]
+    parts = [_machine(), _gpu(), check_extra("train"), check_small_model(), check_need("bubblewrap")]
     suites = [_suite(entry) for entry in registered()]
     console.print(_table("part", parts))
     console.print()

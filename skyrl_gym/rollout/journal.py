@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -40,7 +41,8 @@ class Journal:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError:
-            self._file.close()
+            with suppress(OSError):  # closing writes what is buffered, and fails again
+                self._file.close()
             os.truncate(self.path, end)
             raise
 

@@ -1,0 +1,49 @@
+"""`skyrl train RECIPE`: a better model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from skyrl_gym.cli.boundary import keeping
+from skyrl_gym.cli.display import progress_display
+from skyrl_gym.cli.needs import require_extra
+from skyrl_gym.cli.runs import new_folder, print_results
+from skyrl_gym.cli.settings import parse_settings
+
+EXAMPLES = """
+skyrl train recipes/quickstart.yaml
+skyrl train recipes/quickstart.yaml --model my/model --set train.max_steps=40 --set train.learning_rate=2e-6
+skyrl train mine.yaml --registry my/registry.yaml --name first-try
+"""
+
+
+def run(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A YAML file; docs/training.md lists its keys.")],
+    model: Annotated[
+        str | None, typer.Option(help="A folder, a hub id or smollm2-135m, in place of the recipe's.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of the recipe, like train.max_steps=40."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the run folder; by default the recipe's and the time.")] = None,
+    out: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
+) -> None:
+    """Train a model as a recipe says, with an evaluation on held-out tasks before and after.
+
+    Writes the model, trajectories, metrics and an HTML report.
+    """
+    require_extra("train")
+    from skyrl_gym.trainer.recipe import load_recipe
+    from skyrl_gym.trainer.run import train
+
+    overrides = parse_settings(settings) | ({} if model is None else {"model": model})
+    loaded = load_recipe(recipe, overrides)
+    folder = out / name if name else new_folder(out, loaded.name)
+    with keeping(folder), progress_display() as show:
+        result = train(loaded, folder, show)
+    print_results(Console(), {"before": result.before, "after": result.after}, folder / "report.html")

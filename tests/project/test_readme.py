@@ -1,0 +1,126 @@
+"""What the README and the docs say is true: their programs run, their commands exist, their links lead somewhere."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skyrl_gym.cli.app import app
+from skyrl_gym.errors import StopReason
+from skyrl_gym.registration import registered
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "envs").glob("*/README.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced code blocks of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def run_python(code: str, cwd: Path) -> str:
+    command = [sys.executable, "-W", "error", "-c", code]
+    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """The folder that the README has its reader write."""
+    for language in ("python", "yaml"):
+        for block in blocks(ROOT / "README.md", language):
+            if named := re.match(r"# (mine/\S+)\n", block):
+                file = tmp_path / named[1]
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(block)
+    assert sorted(file.name for file in (tmp_path / "mine").iterdir()) == ["guess.py", "registry.yaml"]
+    return tmp_path / "mine"
+
+
+def test_a_program_stands_within_the_first_25_lines_and_runs(tmp_path: Path) -> None:
+    program = blocks(ROOT / "README.md", "python")[0]
+    head = "\n".join((ROOT / "README.md").read_text().splitlines()[:25])
+    assert program in head
+    assert len([line for line in program.splitlines() if line]) <= 12
+    assert re.search(r"[\d.]+ \w+$", run_python(program, tmp_path))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_python_block_runs(page: Path, tmp_path: Path) -> None:
+    for block in blocks(page, "python"):
+        run_python(block, tmp_path)
+
+
+def test_an_environment_of_ones_own_takes_40_lines(mine: Path) -> None:
+    written = "".join(file.read_text() for file in mine.iterdir())
+    assert len([line for line in written.splitlines() if line]) <= 40
+    code = (
+        "import gymnasium as gym, skyrl_gym\nfrom gymnasium.utils.env_checker import check_env\n"
+        "skyrl_gym.register_file('mine/registry.yaml')\n"
+        "env = gym.make('guess-v0', limit=2, split='test')\ncheck_env(env.unwrapped, skip_render_check=True)\n"
+        "env.reset(options={'task': 0})\n"
+        "steps = [env.step(skyrl_gym.ToolCall('guess', {'number': n})) for n in (5, env.unwrapped.secret)]\n"
+        "print(steps[0][0][-1].text, steps[1][1], steps[1][2], steps[1][4]['stop_reason'])\nenv.close()"
+    )
+    assert run_python(code, mine.parent).split() == ["Lower.", "1.0", "True", "done"]
+
+
+def test_the_commands_take_it(mine: Path) -> None:
+    command = [sys.executable, "-m", "skyrl_gym", "show", "guess-v0", "--registry", "mine/registry.yaml"]
+    ran = subprocess.run(command, cwd=mine.parent, capture_output=True, text=True, timeout=60, check=True)
+    assert "guess(number: integer)" in ran.stdout and "the number is below this." in ran.stdout
+
+
+def _commands() -> list[str]:
+    text = "".join(page.read_text() for page in PAGES).replace("\\\n", " ")
+    return sorted(set(re.findall(r"^(?:    |\$ )?(skyrl [a-z].*?)(?:  +#.*)?$", text, re.MULTILINE)))
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_every_command_shown_has_a_known_verb_and_options(command: str) -> None:
+    verbs = {info.name: info for info in app.registered_commands}
+    words = shlex.split(command)
+    assert words[1] in verbs
+    shown = subprocess.run(
+        [sys.executable, "-m", "skyrl_gym", words[1], "--help"],
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    for option in (word for word in words if re.fullmatch(r"--?[a-z][\w-]*", word)):
+        assert option in ("--debug", "--registry") or re.search(rf"{option}\b", shown), f"{option} of {command}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_table_of_environments_is_complete() -> None:
+    text = (ROOT / "README.md").read_text()
+    for entry in registered():
+        if entry.id.startswith("skyrl/"):
+            row = re.search(rf"^\| `{entry.id}` \|.*\| (.*) \|$", text, re.MULTILINE)
+            assert row, f"{entry.id} is not in the README's table"
+            assert row[1].replace("`", "") == (", ".join(entry.needs) or "nothing")
+
+
+def test_the_table_of_stop_reasons_is_true() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \|.*\| (yes|no) \| (yes|no) \| (yes|no) \|$", (ROOT / "docs/errors.md").read_text(), re.MULTILINE
+    )
+    shown = {name: tuple(bit == "yes" for bit in bits) for name, *bits in rows}
+    assert shown == {reason.value: (reason.grade, reason.valid, reason.retry) for reason in StopReason}
+
+
+def test_nothing_tells_of_the_machine_it_was_written_on() -> None:
+    for path in [*PAGES, ROOT / "Makefile", ROOT / "pyproject.toml", *sorted((ROOT / "recipes").glob("*"))]:
+        assert not re.search(r"/work/|/root/|/tmp/bash|pypi\.org|pythonhosted", path.read_text()), path

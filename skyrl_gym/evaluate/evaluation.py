@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from skyrl_gym.errors import ConfigError
-from skyrl_gym.evaluate.metrics import Summary, summarise
-from skyrl_gym.evaluate.runs import JOURNAL, open_run, provenance, write_json
+from skyrl_gym.evaluate.metrics import Summary, is_judged, summarise
+from skyrl_gym.evaluate.runs import EXCLUDED, JOURNAL, in_use, open_run, provenance, write_json, write_whole
 from skyrl_gym.policy import Policy, Sampling
 from skyrl_gym.progress import OnProgress, Progress
-from skyrl_gym.rollout import Deadlines, Journal, RolloutLimits, RolloutRequest, Runner, read_journal, requests_for
-from skyrl_gym.tasks import TaskSet
+from skyrl_gym.rollout import (
+    Deadlines,
+    Journal,
+    RolloutLimits,
+    RolloutRequest,
+    Runner,
+    Trajectory,
+    read_journal,
+    requests_for,
+)
+from skyrl_gym.tasks import Task, TaskSet
 
 __all__ = ["evaluate"]
 
@@ -25,7 +35,7 @@ async def evaluate(
     env_id: str,
     policy: Policy,
     *,
-    tasks: TaskSet,
+    tasks: TaskSet | Iterable[Task],
     samples: int,
     out_dir: Path,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -38,59 +48,118 @@ async def evaluate(
 ) -> Summary:
     """`samples` trajectories of each task, their statistics, and everything in `out_dir`.
 
-    A folder that holds some of them already (same environment, task content and sample) is completed.
+    A folder that holds some of them already (same environment, task content and sample) is completed: what
+    was judged stays, what was excluded is tried again. Tasks of equal content are one task.
+
+    Args:
+        ks: for which k to estimate pass@k; by default the powers of two up to `samples`.
+        stage: how `on_progress` names it.
 
     Raises:
-        ConfigError: no tasks, no samples, or the folder belongs to other settings.
+        ConfigError: no tasks, no samples, or the folder belongs to other settings or is in use.
         RunAborted: an environment, tool or policy has a bug.
     """
-    if not len(tasks) or samples < 1:
-        raise ConfigError(f"an evaluation needs tasks and samples; got {len(tasks)} tasks, {samples} samples")
-    wanted = list(requests_for(env_id, tasks, samples))
+    wanted = list({request.key: request for request in requests_for(env_id, tasks, samples)}.values())
+    if not wanted:
+        raise ConfigError(f"an evaluation of {env_id} needs at least one task and one sample; got samples={samples}")
     settings = {
         "env_id": env_id,
         "env_kwargs": dict(env_kwargs or {}),
         "policy": policy.name,
         "sampling": asdict(sampling),
+        "max_context": limits.max_context,
+        "episode_s": deadlines.episode_s,
         "samples": samples,
-        "tasks": {"name": tasks.name, "count": len(tasks), "digest": _digest(wanted)},
+        "tasks": {
+            "name": getattr(tasks, "name", ""),
+            "count": len({request.task.hash for request in wanted}),
+            "digest": _digest(wanted),
+        },
     }
-    done = _begin(out_dir, settings)
-    with Journal(out_dir / JOURNAL) as journal:
-        runner = Runner(policy, sampling, env_kwargs or {}, limits, deadlines, journal)
-        reward, judged = 0.0, 0
-        missing = [request for request in wanted if request.key not in done]
-        async with aclosing(runner.run(missing)) as finished:
-            count = len(wanted) - len(missing)
-            async for trajectory in finished:
-                count += 1
-                if trajectory.valid:
-                    reward, judged = reward + (trajectory.reward or 0.0), judged + 1
-                on_progress(Progress(stage, count, len(wanted), reward / judged if judged else None))
-    summary = summarise(read_journal(out_dir / JOURNAL), ks or _default_ks(samples))
-    write_json(out_dir / "summary.json", summary.to_json())
+    scores = _Scores(stage, len(wanted), on_progress)
+    with in_use(out_dir):
+        _begin(out_dir, settings)
+        _set_excluded_aside(out_dir, scores)
+        missing = [request for request in wanted if request.key not in scores.done]
+        with Journal(out_dir / JOURNAL) as journal:
+            runner = Runner(policy, sampling, env_kwargs or {}, limits, deadlines, journal)
+            async with aclosing(runner.run(missing)) as finished:
+                async for trajectory in finished:
+                    scores.add(trajectory)
+        summary = summarise(read_journal(out_dir / JOURNAL), ks or _default_ks(samples))
+        write_json(out_dir / "summary.json", summary.to_json())
     return summary
 
 
-def _begin(out_dir: Path, settings: Mapping[str, Any]) -> set[tuple[str, str, int]]:
-    """Starts or continues a folder; gives the keys of what is done."""
+class _Scores:
+    """How far the evaluation is."""
+
+    def __init__(self, stage: str, total: int, on_progress: OnProgress) -> None:
+        self.done: set[tuple[str, str, int]] = set()
+        self._stage, self._total, self._on_progress = stage, total, on_progress
+        self._judged, self._reward = 0, 0.0
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Counts one trajectory and tells."""
+        self.done.add(trajectory.key)
+        if is_judged(trajectory):
+            self._judged, self._reward = self._judged + 1, self._reward + (trajectory.reward or 0.0)
+        excluded = len(self.done) - self._judged
+        self._on_progress(
+            Progress(
+                self._stage,
+                len(self.done),
+                self._total,
+                self._reward / self._judged if self._judged else None,
+                detail={"excluded": excluded} if excluded else {},
+            )
+        )
+
+
+def _begin(out_dir: Path, settings: Mapping[str, Any]) -> None:
+    """Starts a folder, or makes sure that it belongs to these settings."""
+    # Through JSON, as the file goes, so that tuples and lists compare equal.
+    config = json.loads(json.dumps(settings))
     if (out_dir / "run.json").is_file():
-        held = open_run(out_dir).info.get("config")
-        # Through JSON, as the file went, so that tuples and lists compare equal.
-        if held != _jsonable(settings):
-            raise ConfigError(f"{out_dir} holds an evaluation with other settings; give another folder")
-        return {trajectory.key for trajectory in open_run(out_dir).trajectories()}
-    write_json(out_dir / "run.json", {"kind": "eval", "config": _jsonable(settings), "provenance": provenance()})
-    return set()
+        held = open_run(out_dir).config
+        if differing := [key for key in config | dict(held) if config.get(key) != held.get(key)]:
+            raise ConfigError(
+                f"{out_dir} holds an evaluation with other settings ({', '.join(differing)}): "
+                "give another folder, or what its run.json says"
+            )
+        (out_dir / "summary.json").unlink(missing_ok=True)  # it is of fewer trajectories than will be there
+    else:
+        write_json(out_dir / "run.json", {"kind": "eval", "config": config, "provenance": provenance()})
 
 
-def _jsonable(value: Any) -> Any:
-    return json.loads(json.dumps(value))
+def _set_excluded_aside(out_dir: Path, scores: _Scores) -> None:
+    """Leaves only what was judged in the journal, so that it never has two lines for one trajectory.
+
+    The others are kept in excluded.jsonl. A kill between the two steps sets them aside twice, nothing more.
+    """
+    journal = out_dir / JOURNAL
+    if not journal.is_file():
+        return
+    judged = []
+    for trajectory in read_journal(journal):
+        judged.append(is_judged(trajectory))
+        if judged[-1]:
+            scores.add(trajectory)
+    if all(judged):
+        return
+    with journal.open("rb") as file:
+        lines = list(zip(judged, file, strict=False))  # without a torn last line
+    with (out_dir / EXCLUDED).open("ab") as excluded:
+        excluded.writelines(line for keep, line in lines if not keep)
+        excluded.flush()
+        os.fsync(excluded.fileno())
+    write_whole(journal, b"".join(line for keep, line in lines if keep))
 
 
 def _default_ks(samples: int) -> tuple[int, ...]:
-    return tuple(k for k in (1, 2, 4, 8, 16) if k <= samples)
+    return tuple(2**power for power in range(samples.bit_length()))
 
 
 def _digest(requests: Sequence[RolloutRequest]) -> str:
-    return hashlib.sha256(" ".join(request.task.hash for request in requests).encode()).hexdigest()[:16]
+    hashes = dict.fromkeys(request.task.hash for request in requests)
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]

@@ -5,6 +5,7 @@
     runs/<name>/
         run.json             kind ("eval" or "train"), configuration, provenance
         trajectories.jsonl   the journal
+        excluded.jsonl       eval: trajectories that were not judged and have been tried again
         summary.json         eval: the statistics
         metrics.jsonl        train: one object a step
         eval/before, eval/after   train: evaluation folders
@@ -14,33 +15,44 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.evaluate.metrics import Summary
 from skyrl_gym.rollout import Trajectory, read_journal
 
-__all__ = ["JOURNAL", "Run", "open_run", "provenance", "write_json"]
+__all__ = ["EXCLUDED", "JOURNAL", "Run", "in_use", "open_run", "provenance", "write_json", "write_whole"]
 
 JOURNAL = "trajectories.jsonl"
+EXCLUDED = "excluded.jsonl"
+KINDS = ("eval", "train")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, read when asked."""
+    """A run folder; its files are read when asked for, so a run that is going on can be looked at.
+
+    `config` is what the run was asked to do, `provenance` what its result depends on besides.
+
+    Raises:
+        ConfigError: on reading a file that is damaged; the message says which, and where.
+    """
 
     path: Path
-    info: Mapping[str, Any]
+    kind: Literal["eval", "train"]
+    config: Mapping[str, Any]
+    provenance: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -48,19 +60,19 @@ class Run:
         return self.path.resolve().name
 
     @property
-    def kind(self) -> str:
-        """`eval` or `train`."""
-        return str(self.info["kind"])
-
-    @property
     def summary(self) -> Summary | None:
         """The statistics of an evaluation that has ended."""
         file = self.path / "summary.json"
-        return Summary.from_json(_read_json(file)) if file.is_file() else None
+        if not file.is_file():
+            return None
+        try:
+            return Summary.from_json(_read_json(file))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{file} is no summary ({error!r}); delete it and evaluate again") from None
 
     @property
     def evaluations(self) -> dict[str, Run]:
-        """The evaluations of a training, by name."""
+        """The evaluations of a training, `before` and `after`, as far as they exist."""
         folders = (self.path / "eval" / name for name in ("before", "after"))
         return {folder.name: open_run(folder) for folder in folders if (folder / "run.json").is_file()}
 
@@ -75,23 +87,48 @@ class Run:
         if not file.is_file():
             return []
         lines = file.read_bytes().split(b"\n")[:-1]  # a torn last line is left out
-        return [json.loads(line) for line in lines]
+        return [_object(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def open_run(path: str | Path) -> Run:
     """A run folder.
 
     Raises:
-        ConfigError: it is none; the message says what makes one.
+        ConfigError: it is none, or its run.json is damaged.
     """
     folder = Path(path)
-    if not (folder / "run.json").is_file():
+    file = folder / "run.json"
+    if not file.is_file():
         raise ConfigError(f"{folder} is no run folder: it has no run.json (`skyrl eval` and `skyrl train` make them)")
-    return Run(folder, _read_json(folder / "run.json"))
+    data = _read_json(file)
+    if data.get("kind") not in KINDS:
+        raise ConfigError(f"{file}: the kind of a run is {' or '.join(KINDS)}; got {data.get('kind')!r:.60}")
+    return Run(folder, data["kind"], data.get("config") or {}, data.get("provenance") or {})
+
+
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Holds a run folder, made if need be, against a second writer; a killed process lets go.
+
+    Raises:
+        ConfigError: another one holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{folder} is being written by another run: wait for it, or give another folder"
+            ) from None
+        yield
 
 
 def provenance() -> dict[str, Any]:
-    """What a result depends on besides its configuration."""
+    """What a result depends on besides its configuration.
+
+    `git` is the commit of the working directory's repository, marked `-dirty` when files differ from it.
+    """
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
@@ -102,13 +139,22 @@ def provenance() -> dict[str, Any]:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file whole or not at all, and its folder if need be."""
+    write_whole(path, json.dumps(data, indent=2).encode() + b"\n")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """As `write_json`, for bytes. A reader sees the old file or the new one, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump(data, file, indent=2, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).replace(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 _PACKAGES = ("skyrl-suite", "gymnasium", "torch", "transformers", "trl")
@@ -122,7 +168,7 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    command = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -130,10 +176,14 @@ def _git_commit() -> str | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    return _object(path.read_bytes(), str(path))
+
+
+def _object(text: bytes, where: str) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{path} is damaged: {error}") from None
+        raise ConfigError(f"{where} is damaged: {error}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} is damaged: not an object")
+        raise ConfigError(f"{where} is damaged: not an object")
     return data

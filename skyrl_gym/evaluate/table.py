@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from skyrl_gym.evaluate.estimates import Estimate
@@ -24,7 +25,9 @@ def summary_table(columns: Mapping[str, Summary]) -> Table:
 
     summaries = list(columns.values())
     compared = len(summaries) == 2 and summaries[0].env_id == summaries[1].env_id
-    table = Table(caption="95 % intervals, clustered by task; excluded trajectories are in no mean", caption_justify="left")
+    table = Table(
+        caption="95 % intervals, clustered by task; excluded trajectories are in no mean", caption_justify="left"
+    )
     table.add_column("")
     for label in (*columns, *(["change"] if compared else [])):
         table.add_column(Text(label), overflow="fold")
@@ -48,8 +51,8 @@ def _lines(summaries: list[Summary], compared: bool) -> Iterable[tuple[str, list
     )
     for k in sorted({k for summary in summaries for k in summary.pass_at}):
         changed = format_change(difference(first, last, k)) if compared else ""
-        yield line(f"pass@{k}", lambda s, k=k: format_pass(s, k), changed)  # type: ignore[misc]
-    yield line("judged", lambda s: f"{s.judged} of {s.total}")
+        yield line(f"pass@{k}", partial(format_pass, k=k), changed)
+    yield line("judged/total", lambda s: f"{s.judged}/{s.total}")
     yield line("excluded", _excluded)
     yield line("turns", lambda s: f"{s.turns:.1f} a trajectory")
 

@@ -2,91 +2,129 @@
 
 from __future__ import annotations
 
+import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
 from skyrl_gym.progress import OnProgress, Progress
 
-__all__ = ["PlainLines", "progress_display"]
+__all__ = ["LiveBars", "PlainLines", "progress_display"]
 
 LINE_EVERY_S = 10.0
+Clock = Callable[[], float]
 
 
 @contextmanager
 def progress_display(console: Console | None = None) -> Iterator[OnProgress]:
     """Shows each `Progress` it is given until the block ends."""
     console = console or Console(stderr=True)
-    if not console.is_terminal:
-        yield PlainLines(console)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
-        TextColumn("{task.fields[numbers]}"),
-    )
-    with Bars(*columns, console=console, refresh_per_second=4) as bars:
-        yield _LiveBars(bars)
+    with warnings.catch_warnings():
+        _hush_libraries(console.is_terminal)
+        if not console.is_terminal:
+            yield PlainLines(console)
+            return
+        with Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=console,
+            refresh_per_second=4,
+        ) as bars:
+            yield LiveBars(bars)
 
 
-class _LiveBars:
+def _hush_libraries(at_terminal: bool) -> None:
+    """Keeps out what no user can act on; must come before transformers is imported."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if not at_terminal:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    warnings.simplefilter("ignore", FutureWarning)
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """When a stage was first heard of, and how far it was then: a resumed one begins in the middle."""
+
+    began: float
+    done: int
+
+    def seconds_left(self, progress: Progress, now: float) -> float | None:
+        """An estimate, or None while there is nothing to estimate from."""
+        steps = progress.done - self.done
+        if steps <= 0 or progress.done >= progress.total:
+            return None
+        return (now - self.began) / steps * (progress.total - progress.done)
+
+
+class LiveBars:
     """One bar a stage, kept when the next begins."""
 
-    def __init__(self, bars: Bars) -> None:
+    def __init__(self, bars: Bars, clock: Clock = time.monotonic) -> None:
         self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
+        self._clock = clock
+        self._stage = ""
+        self._total: int | None = None
+        self._task = TaskID(0)
+        self._pace = _Pace(0.0, 0)
 
     def __call__(self, progress: Progress) -> None:
-        if progress.stage not in self._tasks:
-            self._tasks[progress.stage] = self._bars.add_task(progress.stage, total=None, numbers="")
-        self._bars.update(
-            self._tasks[progress.stage],
-            completed=progress.done,
-            total=progress.total or None,
-            numbers=numbers_of(progress),
-        )
+        """Moves the stage's bar."""
+        if progress.stage != self._stage:
+            self._begin(progress)
+        self._total = progress.total or None
+        text = describe(progress, self._pace.seconds_left(progress, self._clock()))
+        self._bars.update(self._task, completed=progress.done, total=self._total, text=text)
+
+    def _begin(self, progress: Progress) -> None:
+        if self._stage:
+            self._bars.update(self._task, total=self._total or 1, completed=self._total or 1)
+            self._bars.stop_task(self._task)
+        self._stage = progress.stage
+        self._pace = _Pace(self._clock(), progress.done)
+        self._task = self._bars.add_task(progress.stage, total=None, text="")
 
 
 class PlainLines:
     """One line when a stage begins, when it ends, and every ten seconds between."""
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console, clock: Clock = time.monotonic) -> None:
         self._console = console
         self._clock = clock
         self._stage = ""
-        self._began = self._last = 0.0
+        self._last = 0.0
+        self._pace = _Pace(0.0, 0)
 
     def __call__(self, progress: Progress) -> None:
         """Prints the line if one is due."""
         now = self._clock()
         first = progress.stage != self._stage
         if first:
-            self._stage, self._began = progress.stage, now
+            self._stage, self._pace = progress.stage, _Pace(now, progress.done)
         if first or now - self._last >= LINE_EVERY_S or progress.done == progress.total > 0:
             self._last = now
-            self._console.print(self._line(progress, now - self._began), soft_wrap=True, markup=False, highlight=False)
+            self._print(progress, describe(progress, self._pace.seconds_left(progress, now)))
 
-    def _line(self, progress: Progress, elapsed_s: float) -> str:
+    def _print(self, progress: Progress, text: str) -> None:
         count = f"{progress.done}/{progress.total}" if progress.total else str(progress.done)
-        parts = [f"{progress.stage} {count}"]
-        if 0 < progress.done < progress.total:
-            parts.append(f"about {_duration(elapsed_s / progress.done * (progress.total - progress.done))} left")
-        return ", ".join([*parts, *filter(None, [numbers_of(progress)])])
+        line = f"{progress.stage} {count}{', ' if text else ''}{text}"
+        self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def numbers_of(progress: Progress) -> str:
-    """The reward, the details and the message, in that order."""
+def describe(progress: Progress, seconds_left: float | None = None) -> str:
+    """The time left, the reward, the details and the message, those that there are."""
+    left = "" if seconds_left is None else f"about {_duration(seconds_left)} left"
     named = {} if progress.reward is None else {"reward": progress.reward}
     numbers = [f"{name} {value:.3g}" for name, value in (named | dict(progress.detail)).items()]
-    return ", ".join([*numbers, *filter(None, [progress.message])])
+    return ", ".join(filter(None, [left, *numbers, progress.message]))
 
 
 def _duration(seconds: float) -> str:

@@ -13,6 +13,8 @@ from skyrl_gym.cli.display import progress_display
 from skyrl_gym.cli.needs import require_extra
 from skyrl_gym.cli.runs import new_folder, print_results
 from skyrl_gym.cli.settings import parse_settings
+from skyrl_gym.progress import Progress
+from skyrl_gym.trainer.recipe import load_recipe
 
 EXAMPLES = """
 skyrl train recipes/quickstart.yaml
@@ -37,13 +39,13 @@ def run(
 
     Writes the model, trajectories, metrics and an HTML report.
     """
-    require_extra("train")
-    from skyrl_gym.trainer.recipe import load_recipe
-    from skyrl_gym.trainer.run import train
-
     overrides = parse_settings(settings) | ({} if model is None else {"model": model})
     loaded = load_recipe(recipe, overrides)
     folder = out / name if name else new_folder(out, loaded.name)
+    require_extra("train")
     with keeping(folder), progress_display() as show:
+        show(Progress("load", 0, 1, message="loading PyTorch and TRL"))
+        from skyrl_gym.trainer.run import train
+
         result = train(loaded, folder, show)
     print_results(Console(), {"before": result.before, "after": result.after}, folder / "report.html")

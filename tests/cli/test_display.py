@@ -1,11 +1,12 @@
 """Progress as bars and as lines."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
-from skyrl_gym.cli.display import PlainLines, numbers_of, progress_display
+from skyrl_gym.cli.display import PlainLines, describe, progress_display
 from skyrl_gym.progress import Progress
 
 
@@ -44,6 +45,15 @@ def test_a_long_wait_is_told_in_minutes(log: Console) -> None:
     assert lines(log)[-1] == "train 10/100, about 9 min 0 s left"
 
 
+def test_a_stage_that_begins_in_the_middle_is_timed_from_there(log: Console) -> None:
+    now = 0.0
+    show = PlainLines(log, clock=lambda: now)
+    show(Progress("evaluate", 80, 100))
+    now = 20.0
+    show(Progress("evaluate", 90, 100))
+    assert lines(log) == ["evaluate 80/100", "evaluate 90/100, about 20 s left"]
+
+
 def test_without_a_terminal_the_display_writes_lines(log: Console) -> None:
     with progress_display(log) as show:
         show(Progress("rollout", 0, 2))
@@ -51,15 +61,16 @@ def test_without_a_terminal_the_display_writes_lines(log: Console) -> None:
 
 
 def test_at_a_terminal_every_stage_keeps_its_bar() -> None:
-    terminal = Console(file=io.StringIO(), width=120, force_terminal=True)
+    terminal = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     with progress_display(terminal) as show:
         show(Progress("rollout", 1, 2, reward=0.5))
         show(Progress("train", 3, 4, detail={"loss": 0.25}))
+        show(Progress("save", 0, 0))
     text = "\n".join(lines(terminal))
-    assert "rollout" in text and "1/2" in text and "reward 0.5" in text
-    assert "train" in text and "3/4" in text and "loss 0.25" in text
+    assert re.search(r"rollout .* 2/2 .*reward 0.5", text)
+    assert re.search(r"train .* 4/4 .*loss 0.25", text)
 
 
 def test_the_numbers_are_in_order() -> None:
     progress = Progress("train", 1, 2, reward=0.123456, message="eval next", detail={"loss": 2e-5})
-    assert numbers_of(progress) == "reward 0.123, loss 2e-05, eval next"
+    assert describe(progress, 61.0) == "about 1 min 1 s left, reward 0.123, loss 2e-05, eval next"

@@ -1,5 +1,6 @@
 """What the README and the docs say is true: their programs run, their commands exist, their links lead somewhere."""
 
+import json
 import os
 import re
 import shlex
@@ -74,6 +75,31 @@ def test_the_commands_take_it(mine: Path) -> None:
     command = [sys.executable, "-m", "skyrl_gym", "show", "guess-v0", "--registry", "mine/registry.yaml"]
     ran = subprocess.run(command, cwd=mine.parent, capture_output=True, text=True, timeout=60, check=True)
     assert "guess(number: integer)" in ran.stdout and "the number is below this." in ran.stdout
+
+
+def test_it_is_trained_by_the_command_shown(mine: Path, tiny_model: Path) -> None:
+    (command,) = (command for command in _commands() if command.startswith("skyrl train") and "guess-v0" in command)
+    small = {
+        "train.max_steps": 1,
+        "train.prompts_per_step": 1,
+        "train.num_generations": 2,
+        "train.per_device_train_batch_size": 2,
+        "rollout.max_tokens": 8,
+        "eval.tasks": 1,
+        "eval.samples": 1,
+    }
+    words = [*shlex.split(command), "--model", str(tiny_model), "--name", "guess"]
+    words += [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
+    words[:3] = [sys.executable, "-m", "skyrl_gym", "train", str(ROOT / words[2])]
+    ran = subprocess.run(words, cwd=mine.parent, capture_output=True, text=True, timeout=110, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "guess-v0" in ran.stdout and "Report: runs/guess/report.html" in ran.stdout
+    assert "train 1/1" in ran.stderr
+    folder = mine.parent / "runs" / "guess"
+    assert (folder / "model" / "model.safetensors").is_file()
+    assert (folder / "report.html").is_file()
+    step = json.loads((folder / "metrics.jsonl").read_text())
+    assert step["step"] == 1 and step["sampled_tokens"] > 0
 
 
 def _commands() -> list[str]:

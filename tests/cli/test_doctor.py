@@ -1,0 +1,36 @@
+"""`skyrl doctor` and the needs behind it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from skyrl_gym.cli.needs import check_need, extras, missing_needs
+from skyrl_gym.registration import registered
+
+Skyrl = Callable[..., Any]
+
+
+def test_it_lists_the_machine_the_extras_and_every_environment(skyrl: Skyrl) -> None:
+    ran = skyrl("doctor")
+    assert ran.status == 0
+    for text in ("Python 3.", "GPU", "train", "smollm2-135m", "bubblewrap", *(entry.id for entry in registered())):
+        assert text in ran.out
+
+
+def test_what_is_missing_is_said_with_the_way_to_get_it(skyrl: Skyrl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    ran = skyrl("doctor")
+    assert ran.status == 0  # other environments can run
+    assert "missing" in ran.out and "apt-get install bubblewrap" in ran.out
+    assert skyrl("doctor", "--strict").status == 1
+
+
+def test_needs_are_programs_or_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_need("sh").ok
+    assert missing_needs(["sh", "no-such-program"]) == [
+        "no-such-program: no such program on PATH; install no-such-program"
+    ]
+    assert check_need("train").name == "train"
+    assert {"train", "small-model", "dev"} <= set(extras())
+    assert "trl" in extras()["train"]

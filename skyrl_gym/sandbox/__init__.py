@@ -1,1 +1,52 @@
-"""placeholder"""
+"""Where tools act: isolated places with files and processes, one protocol for all backends."""
+
+from __future__ import annotations
+
+import warnings
+
+from skyrl_gym.errors import ConfigError
+from skyrl_gym.sandbox.base import ExecResult, Limits, Mount, Sandbox, SandboxSpec, Shell
+from skyrl_gym.sandbox.bubblewrap import BubblewrapSandbox, bubblewrap_problem, readable_by_sandbox
+from skyrl_gym.sandbox.fake import FakeSandbox
+from skyrl_gym.sandbox.ledger import Ledger, default_ledger
+from skyrl_gym.sandbox.process import ProcessSandbox, UnsafeSandboxWarning
+
+__all__ = [
+    "BACKENDS",
+    "ExecResult",
+    "FakeSandbox",
+    "Ledger",
+    "Limits",
+    "Mount",
+    "Sandbox",
+    "SandboxSpec",
+    "Shell",
+    "UnsafeSandboxWarning",
+    "bubblewrap_problem",
+    "default_ledger",
+    "open_sandbox",
+    "readable_by_sandbox",
+]
+
+BACKENDS = ("bubblewrap", "process")
+
+
+async def open_sandbox(spec: SandboxSpec, backend: str = "bubblewrap", *, ledger: Ledger | None = None) -> Sandbox:
+    """A started sandbox; close it, or use it as `async with await open_sandbox(spec) as box`.
+
+    There is no fallback from one backend to another: what is asked for is had, or there is an error.
+
+    Raises:
+        ConfigError: no such backend.
+        SandboxError: it can't be started; nothing is left behind.
+    """
+    book = ledger or default_ledger()
+    match backend:
+        case "bubblewrap":
+            return await BubblewrapSandbox(spec, book).start()
+        case "process":
+            warnings.warn(
+                "the process backend does not isolate: commands act as you", UnsafeSandboxWarning, stacklevel=2
+            )
+            return await ProcessSandbox(spec, book).start()
+    raise ConfigError(f"unknown sandbox backend {backend!r}; known: {', '.join(BACKENDS)}")

@@ -37,12 +37,12 @@ class ExecResult:
 class Mount:
     """A host folder that the sandbox sees at `target`.
 
-    `overlay`: writable inside, the host's copy untouched. `read_only`: not writable.
+    `private`: writable inside, the host's copy untouched. `read_only`: not writable.
     """
 
     source: str
     target: str
-    mode: Literal["overlay", "read_only"] = "read_only"
+    mode: Literal["private", "read_only"] = "read_only"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,143 @@
+"""A persistent bash behind pipes, its commands framed by nonces.
+
+A supervisor bash holds the control pipes on descriptors that commands never see, and starts a driver bash
+which evaluates one command after another. A command that ends its shell (`exit`, `exec`, `kill -9 $$`) costs
+that shell's state; the supervisor starts a new driver. Commands read an empty stdin. What a background job
+prints after its command has ended appears with the next command.
+
+Not promised: a command can imitate the end marker of its own run. Nothing that grades may use this shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from skyrl_gym.errors import SandboxLost
+from skyrl_gym.sandbox.base import ExecResult, ExecStatus
+from skyrl_gym.sandbox.output import CappedOutput
+
+__all__ = ["DRIVER_ENV", "SHELL_COMMAND", "PipeShell"]
+
+_DRIVER = r"""
+while IFS= read -r -d '' -u 200 __n && IFS= read -r -d '' -u 200 __c; do
+  eval "$__c" </dev/null >&201 2>&201 200<&- 201>&-
+  printf '\001%s %d\001' "$__n" "$?" >&201
+done
+exit 111
+"""
+_SUPERVISOR = r"""
+trap '' INT TERM HUP
+driver=$SKYRL_SHELL_DRIVER
+unset SKYRL_SHELL_DRIVER
+IFS= read -r -d '' secret
+exec 200<&0 201>&1 </dev/null >/dev/null 2>&1
+while :; do
+  bash --norc --noprofile -c "$driver"
+  code=$?
+  [ "$code" = 111 ] && exit 0
+  printf '\001%s %d\001' "$secret" "$code" >&201
+done
+"""
+SHELL_COMMAND = ["bash", "--norc", "--noprofile", "-c", _SUPERVISOR]
+DRIVER_ENV = {"SKYRL_SHELL_DRIVER": _DRIVER}
+GRACE_S = 1.0
+OUTPUT_LIMIT = 64 * 1_048_576
+_MARKER_LENGTH = 64
+
+
+class _End(NamedTuple):
+    """How a command ended: its exit status, and whether it took its shell along."""
+
+    code: int
+    shell_exited: bool
+
+
+class PipeShell:
+    """Runs commands one at a time.
+
+    Args:
+        process: the supervisor, with piped stdin and stdout.
+        sweep: kills the sandbox's processes but the supervisor; spares its child, the driver, when told to.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, sweep: Callable[[bool], Awaitable[None]]) -> None:
+        self._process = process
+        self._sweep = sweep
+        self._secret = secrets.token_hex(8)
+        self._greeted = False
+        self._lock = asyncio.Lock()
+        self._unread = b""
+
+    async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
+        """Runs one command line; see `Shell.run`."""
+        async with self._lock:
+            return await self._run(command, timeout_s, max_bytes)
+
+    async def _run(self, command: str, timeout_s: float, max_bytes: int) -> ExecResult:
+        started = time.monotonic()
+        output = CappedOutput(max_bytes)
+        nonce = secrets.token_hex(8)
+        await self._send(nonce, command)
+        flood = asyncio.Event()
+        reading = asyncio.create_task(self._read(nonce, output, flood))
+        flooded = asyncio.create_task(flood.wait())
+        status: ExecStatus = "ok"
+        try:
+            await asyncio.wait({reading, flooded}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                status = "output_limit" if flood.is_set() else "timeout"
+                await self._kill_command(reading)
+            end = await reading
+        finally:
+            flooded.cancel()
+            if not reading.done():  # cancelled from outside: the command must not go on
+                reading.cancel()
+                await self._sweep(False)
+        if end.shell_exited and status == "ok":
+            status = "shell_exited"
+        code = None if status == "timeout" else end.code
+        return ExecResult(output.value(), code, status, time.monotonic() - started, output.dropped)
+
+    async def _send(self, nonce: str, command: str) -> None:
+        assert self._process.stdin is not None
+        data = f"{nonce}\0{command.replace(chr(0), '')}\0".encode(errors="replace")
+        if not self._greeted:
+            data = f"{self._secret}\0".encode() + data
+            self._greeted = True
+        try:
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise SandboxLost("the sandbox's shell is gone") from error
+
+    async def _read(self, nonce: str, output: CappedOutput, flood: asyncio.Event) -> _End:
+        """Reads up to the command's end marker; past the output limit it goes on, only counting."""
+        assert self._process.stdout is not None
+        marker = re.compile(rf"\x01({nonce}|{self._secret}) (\d+)\x01".encode())
+        while True:
+            if found := marker.search(self._unread):
+                output.feed(self._unread[: found.start()])
+                self._unread = self._unread[found.end() :]
+                return _End(int(found[2]), shell_exited=found[1].decode() == self._secret)
+            output.feed(self._unread[:-_MARKER_LENGTH])
+            self._unread = self._unread[-_MARKER_LENGTH:]
+            if output.total > OUTPUT_LIMIT:
+                flood.set()
+            data = await self._process.stdout.read(262_144)
+            if not data:
+                raise SandboxLost("the sandbox died while a command ran")
+            self._unread += data
+
+    async def _kill_command(self, reading: asyncio.Task[_End]) -> None:
+        """First the command's processes; then, if the shell itself is stuck in a loop of builtins, that too."""
+        for spare_driver in (True, False):
+            await self._sweep(spare_driver)
+            await asyncio.wait({reading}, timeout=GRACE_S)
+            if reading.done():
+                return
+        raise SandboxLost("the sandbox's shell did not come back after its command was killed")

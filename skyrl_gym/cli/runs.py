@@ -30,7 +30,8 @@ def new_folder(out: Path, *parts: str) -> Path:
 
 def print_results(console: Console, rows: Mapping[str, Summary], report: Path) -> None:
     """The table of some evaluations and where the report is."""
-    console.print(summary_table(rows))
+    if rows:
+        console.print(summary_table(rows))
     console.print(f"Report: {report}", highlight=False, soft_wrap=True)
 
 

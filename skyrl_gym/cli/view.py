@@ -31,7 +31,10 @@ def run(
 
     held = open_run(folder)
     report = write_report(folder)
-    print_results(Console(), _summaries(held), report)
+    console = Console(highlight=False)
+    if steps := held.metrics():
+        console.print(f"{len(steps)} steps, the last with reward {steps[-1]['reward']:.3g}")
+    print_results(console, _summaries(held), report)
     if browser and _has_screen():
         webbrowser.open(report.resolve().as_uri())
 

@@ -6,13 +6,17 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
 from skyrl_gym.cli.app import app
 from skyrl_gym.errors import StopReason
 from skyrl_gym.registration import registered
+from skyrl_gym.trainer.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "envs").glob("*/README.md"))]
@@ -145,6 +149,25 @@ def test_the_table_of_stop_reasons_is_true() -> None:
     )
     shown = {name: tuple(bit == "yes" for bit in bits) for name, *bits in rows}
     assert shown == {reason.value: (reason.grade, reason.valid, reason.retry) for reason in StopReason}
+
+
+def test_every_key_of_a_recipe_is_in_the_table() -> None:
+    def keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+        for name, field in model.model_fields.items():
+            sections = [part for part in (field.annotation, *get_args(field.annotation)) if _is_section(part)]
+            if sections:
+                yield from keys(sections[0], f"{prefix}{name}.")
+            else:
+                default = "required" if field.is_required() else field.get_default(call_default_factory=True)
+                yield prefix + name, default if default == "required" else f"`{json.dumps(default).strip(chr(34))}`"
+
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \|", (ROOT / "docs/training.md").read_text(), re.MULTILINE)
+    shown = {key: default.replace("1e-6", "1e-06") for key, default in rows}
+    assert shown == dict(keys(Recipe))
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def test_nothing_tells_of_the_machine_it_was_written_on() -> None:

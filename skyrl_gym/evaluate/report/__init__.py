@@ -1,8 +1,5 @@
 """The HTML report of a run."""
 
-from pathlib import Path
+from skyrl_gym.evaluate.report.write import write_report
 
-
-def write_report(run_dir: str | Path) -> Path:
-    """later"""
-    return Path(run_dir) / "report.html"
+__all__ = ["write_report"]

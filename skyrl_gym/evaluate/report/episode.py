@@ -1,0 +1,162 @@
+"""One trajectory as a reader sees it: messages in order, calls and results side by side with their numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from skyrl_gym.evaluate.metrics import is_judged
+from skyrl_gym.evaluate.report.text import clip
+from skyrl_gym.messages import ImagePart, Message, ToolCall
+from skyrl_gym.rollout import Trajectory, Turn
+
+__all__ = ["Block", "Call", "Entry", "Step", "make_entry"]
+
+OPEN_LINES, OPEN_CHARACTERS = 12, 1_000  # a tool result up to this long is shown unfolded
+# Drawn by the browser without running or fetching anything; other images are shown by their address.
+_SAFE_IMAGE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
+MOST_IMAGE_BYTES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call: its arguments one by one, or the text that is no JSON object."""
+
+    name: str
+    arguments: tuple[tuple[str, str], ...]
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One message. `images` are data URLs that are safe to draw."""
+
+    role: str
+    label: str
+    text: str
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    images: tuple[str, ...] = ()
+    folded: bool = False
+
+    @property
+    def lines(self) -> int:
+        """How many lines of text."""
+        return self.text.count("\n") + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn: the policy's message and what followed."""
+
+    number: int
+    notes: tuple[str, ...]
+    answer: Block
+    context_edit: bool
+    observations: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One trajectory."""
+
+    id: str
+    part: str
+    task: str
+    sample: int
+    step: int | None
+    outcome: str
+    reward: float | None
+    tokens: int
+    numbers: tuple[tuple[str, str], ...]
+    opening: tuple[Block, ...]
+    steps: tuple[Step, ...]
+    error: tuple[str, str, str] | None
+
+    @property
+    def shown_reward(self) -> str:
+        """The reward, or a dash where there is none."""
+        return "–" if self.reward is None else f"{self.reward:.2f}"
+
+
+def make_entry(trajectory: Trajectory, part: str, identity: str) -> Entry:
+    """The trajectory in the form that the template shows."""
+    error = trajectory.error
+    versions = [turn.transition.policy_version for turn in trajectory.turns if turn.transition]
+    return Entry(
+        id=identity,
+        part=part,
+        task=trajectory.task_id,
+        sample=trajectory.sample,
+        # Sampled with the weights after `version` steps, a trajectory is of the step that follows.
+        step=versions[0] + 1 if part == "training" and versions else None,
+        outcome=trajectory.stop_reason.value,
+        reward=trajectory.reward if is_judged(trajectory) else None,
+        tokens=trajectory.sampled_tokens,
+        numbers=tuple(_numbers(trajectory)),
+        opening=tuple(_block(message) for message in trajectory.opening),
+        steps=tuple(_step(number, turn) for number, turn in enumerate(trajectory.turns, 1)),
+        error=None if error is None else (error.type, clip(error.message), clip(error.traceback)),
+    )
+
+
+def _numbers(trajectory: Trajectory) -> Iterator[tuple[str, str]]:
+    yield "environment", trajectory.env_id
+    yield "policy", trajectory.policy
+    yield "attempt", str(trajectory.attempt + 1)
+    for stage, taken in trajectory.seconds.items():
+        yield stage, f"{taken:.2f} s"
+    for name, value in trajectory.metrics.items():
+        yield name, f"{value:.4g}"
+
+
+def _step(number: int, turn: Turn) -> Step:
+    return Step(
+        number, tuple(_notes(turn)), _block(turn.message), turn.context_edit, tuple(map(_block, turn.observations))
+    )
+
+
+def _notes(turn: Turn) -> Iterator[str]:
+    yield from (f"{name} {taken:.2f} s" for name, taken in turn.seconds.items())
+    if turn.transition:
+        yield f"{len(turn.transition.sampled_ids):,} tokens"
+    if turn.finish_reason != "stop":
+        yield f"finish reason {turn.finish_reason}"
+    if turn.reward:
+        yield f"reward {turn.reward:+.3g}"
+    if turn.invalid:
+        yield "no usable call"
+
+
+def _block(message: Message) -> Block:
+    parts = message.content if isinstance(message.content, tuple) else ()
+    urls = [part.url for part in parts if isinstance(part, ImagePart)]
+    images = tuple(url for url in urls if len(url) <= MOST_IMAGE_BYTES and _SAFE_IMAGE.fullmatch(url))
+    others = [f"[image: {url[:200]}]" for url in urls if url not in images]
+    text = "\n".join([*([message.text] if message.text else []), *others])
+    return Block(
+        role=message.role,
+        label=f"result of {message.name}" if message.role == "tool" and message.name else message.role,
+        text=clip(text),
+        reasoning=clip(message.reasoning or ""),
+        calls=tuple(map(_call, message.tool_calls)),
+        images=images,
+        folded=message.role == "system" or (message.role == "tool" and _is_long(text)),
+    )
+
+
+def _is_long(text: str) -> bool:
+    return len(text) > OPEN_CHARACTERS or text.count("\n") >= OPEN_LINES
+
+
+def _call(call: ToolCall) -> Call:
+    if isinstance(call.arguments, str):
+        return Call(call.name, (("not a JSON object", clip(call.arguments)),), call.arguments[:80])
+    values = [
+        (str(name), clip(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)))
+        for name, value in call.arguments.items()
+    ]
+    preview = ", ".join(value for _, value in values).replace("\n", " ")
+    return Call(call.name, tuple(values), preview[:80] + ("..." if len(preview) > 80 else ""))

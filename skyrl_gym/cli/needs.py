@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from skyrl_gym.errors import MissingDependency
+from skyrl_gym.sandbox import bubblewrap_problem
 
 __all__ = ["Part", "check_extra", "check_need", "check_small_model", "extras", "missing_needs", "require_extra"]
 
@@ -43,11 +44,12 @@ def check_need(need: str) -> Part:
 
 
 def _check_bubblewrap() -> Part:
-    """Runs one command in all the namespaces that a sandbox uses: a program on PATH alone says little."""
-    if shutil.which("bwrap") is None:
-        return Part("bubblewrap", False, "the program bwrap is not installed", "apt-get install bubblewrap")
+    problem = bubblewrap_problem()
+    if problem is not None:
+        what, _, remedy = problem.partition(": ")
+        return Part("bubblewrap", False, what, remedy)
     version = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, timeout=PROBE_S, check=False)
-    return Part("bubblewrap", True, version.stdout.strip())
+    return Part("bubblewrap", True, f"{version.stdout.strip()}, user namespaces work")
 
 
 def extras() -> dict[str, tuple[str, ...]]:

@@ -64,12 +64,11 @@ def series(rows: Iterable[Mapping[str, Any]], name: str, spread: str = "") -> Se
 
 def reward_chart(rewards: Series, evaluations: Mapping[str, Estimate]) -> Chart | None:
     """The reward by step; the evaluation `before` stands at step 0, `after` at the last step."""
-    end = max(rewards.steps, default=0)
-    places = {"before": 0, "after": end}
+    places = {"before": 0, "after": max(rewards.steps, default=0)}
     markers = [
-        Marker(places[name], found.value, _or(found.low, found.value), _or(found.high, found.value), name)
-        for name, found in evaluations.items()
-        if found.value is not None
+        Marker(place, found.value, _or(found.low, found.value), _or(found.high, found.value), name)
+        for name, place in places.items()
+        if (found := evaluations.get(name)) is not None and found.value is not None
     ]
     return line_chart("reward", rewards, markers)
 

@@ -169,7 +169,8 @@ def _facts(run: Run, parts: tuple[Part, ...]) -> Iterator[tuple[str, str]]:
         yield "Tasks", f"{parts[0].summary.tasks:,} with {config.get('samples', '?')} samples each"
     judged, total = sum(p.summary.judged for p in parts), sum(p.summary.total for p in parts)
     yield "Trajectories", f"{total:,}, {total - judged:,} of them excluded"
-    yield "Sampled tokens", f"{sum(part.summary.sampled_tokens for part in parts):,}"
+    tokens = sum(part.summary.sampled_tokens for part in parts)
+    yield "Sampled tokens", f"{tokens:,}" if tokens else ""  # a server may not tell
     yield "Begun", _when(str(origin.get("created", "")))
     yield "Software", ", ".join(f"{name} {version}" for name, version in (origin.get("packages") or {}).items())
     yield "Machine", ", ".join(filter(None, [str(origin.get("machine", "")), f"Python {origin.get('python', '?')}"]))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from skyrl_gym.chat import Renderer
@@ -48,7 +50,7 @@ class HumanPolicy:
         """
         self._show(prompt.messages)
         while True:
-            line = await asyncio.to_thread(self._read_lines)
+            line = await _aside(self._read_lines)
             match line.strip():
                 case "":
                     continue
@@ -68,7 +70,7 @@ class HumanPolicy:
         """Holds nothing."""
 
     def _read_lines(self) -> str:
-        lines = []
+        lines: list[str] = []
         try:
             while (line := self._read("> " if not lines else ". ")).endswith("\\"):
                 lines.append(line[:-1])
@@ -86,6 +88,21 @@ class HumanPolicy:
     def _show_one(self, message: Message) -> None:
         self._console.rule(f"{message.role}{f' ({message.name})' if message.name else ''}", align="left", style="dim")
         self._console.print(message.text, markup=False, highlight=False)
+
+
+async def _aside(read: Callable[[], str]) -> str:
+    """Reads in a daemon thread: one that waits for a line would hold up Ctrl-C until the next line."""
+    done: Future[str] = Future()
+
+    def work() -> None:
+        done.set_running_or_notify_cancel()
+        try:
+            done.set_result(read())
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
+            done.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 def _describe(spec: ToolSpec) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.policy.base import Completion, FinishReason, Policy, Prompt, Sampling
-from skyrl_gym.policy.models import cache_dir, resolve_model
+from skyrl_gym.policy.models import resolve_model
 from skyrl_gym.policy.scripted import ScriptedPolicy
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Prompt",
     "Sampling",
     "ScriptedPolicy",
-    "cache_dir",
     "open_policy",
     "resolve_model",
 ]

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from skyrl_gym.cache import cache_dir
 from skyrl_gym.errors import ConfigError, MissingDependency
 
-__all__ = ["cache_dir", "resolve_model"]
+__all__ = ["resolve_model"]
 
 SMALL_MODEL = "smollm2-135m"
-
-
-def cache_dir() -> Path:
-    """Where downloads and conversions are kept: `$SKYRL_CACHE`, else `~/.cache/skyrl_gym`."""
-    return Path(os.environ.get("SKYRL_CACHE") or Path.home() / ".cache" / "skyrl_gym")
 
 
 def resolve_model(name: str) -> Path | str:

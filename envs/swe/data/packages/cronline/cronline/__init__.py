@@ -1,0 +1,5 @@
+"""Cron expressions."""
+
+from cronline.expression import CronExpression
+
+__all__ = ["CronExpression"]

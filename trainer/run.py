@@ -12,7 +12,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback, set_seed
 
 from skyrl_gym.background import BackgroundLoop
 from skyrl_gym.errors import ConfigError
@@ -128,7 +128,7 @@ def _trainer(
     source: RunnerSource,
     on_progress: OnProgress,
 ) -> MultiTurnGRPOTrainer:
-    return MultiTurnGRPOTrainer(
+    trainer = MultiTurnGRPOTrainer(
         env_id=recipe.env.id,
         tasks=tasks,
         source=source,
@@ -138,6 +138,8 @@ def _trainer(
         peft_config=None if recipe.lora is None else _lora(recipe),
         callbacks=[_Reporter(folder / "metrics.jsonl", on_progress)],
     )
+    trainer.remove_callback(PrinterCallback)  # prints each step as a dict, through any display
+    return trainer
 
 
 def _config(recipe: Recipe, folder: Path) -> MultiTurnGRPOConfig:

@@ -1,4 +1,4 @@
-"""What a family makes."""
+"""What a task asks: a document, a question and the answers."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.resources import as_file, files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from string import Template
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,9 +13,9 @@ from pydantic import Field
 
 from skyrl_gym.env import Grade, TextEnv
 from skyrl_gym.envs.swe.editor import insert_text, replace_text, view_text
-from skyrl_gym.envs.swe.grading import PACKAGES, REPOSITORY, changes_of, read_archive, run_tests, score
+from skyrl_gym.envs.swe.grading import changes_of, read_archive, run_tests, score
 from skyrl_gym.envs.swe.instance import Instance, read_instance
-from skyrl_gym.envs.swe.prepare import base_tree, dependencies, sandbox_python
+from skyrl_gym.envs.swe.prepare import REPOSITORY, base_tree, runtime
 from skyrl_gym.errors import ConfigError, ToolError
 from skyrl_gym.sandbox import BACKENDS, ExecResult, Mount, Sandbox, SandboxSpec, open_sandbox
 from skyrl_gym.tasks import Task, TaskSet
@@ -53,21 +53,18 @@ class SweEnv(TextEnv):
         """Opens a sandbox with the repository in it."""
         self._instance: Instance = read_instance(task)
         self._tree: Path = await asyncio.to_thread(base_tree, self._instance)
-        packages = await asyncio.to_thread(dependencies, self._instance)
-        python, mounts = sandbox_python()
+        needed = await asyncio.to_thread(runtime, self._instance)
+        code = str(PurePosixPath(REPOSITORY) / self._instance.python_path)
         spec = SandboxSpec(
-            mounts=(Mount(str(self._tree), REPOSITORY, "private"), Mount(str(packages), PACKAGES), *mounts),
+            mounts=(Mount(str(self._tree), REPOSITORY, "private"), *needed.mounts),
             workdir=REPOSITORY,
-            env={
-                "PYTHONPATH": f"{PACKAGES}:{REPOSITORY}/{self._instance.python_path}".removesuffix("/."),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
+            env={"PYTHONPATH": ":".join([*needed.paths, code]), "PYTHONDONTWRITEBYTECODE": "1"},
         )
         self._history: list[tuple[str, bytes | None]] = []
         self._box = await open_sandbox(spec, self.sandbox)
         text = (files("skyrl_gym.envs.swe") / "prompts" / "task.md").read_text()
         return Template(text).substitute(
-            repository=REPOSITORY, problem=self._instance.problem_statement.strip(), python=python
+            repository=REPOSITORY, problem=self._instance.problem_statement.strip(), python=needed.python
         )
 
     @tool(timeout_s=BASH_TIMEOUT_S + 30, max_bytes=MAX_OUTPUT)

@@ -6,6 +6,7 @@ configuration are those of the task; git and everything else that the agent left
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import secrets
@@ -19,14 +20,12 @@ from importlib.resources import as_file, files
 from pathlib import Path, PurePosixPath
 
 from skyrl_gym.envs.swe.instance import Instance
-from skyrl_gym.envs.swe.prepare import apply_patch, dependencies, sandbox_python
+from skyrl_gym.envs.swe.prepare import REPOSITORY, apply_patch, runtime
 from skyrl_gym.errors import GradeError
 from skyrl_gym.sandbox import Mount, Sandbox, SandboxSpec, open_sandbox
 
 __all__ = ["Changes", "TestReport", "changes_of", "is_protected", "read_archive", "run_tests", "score"]
 
-REPOSITORY = "/work"
-PACKAGES = "/opt/packages"
 TESTS_TIMEOUT_S = 300.0
 MAX_ARCHIVE = 256 * 1_048_576
 _TEST_FOLDERS = frozenset({"test", "tests", "testing"})
@@ -121,9 +120,9 @@ async def run_tests(instance: Instance, tree: Path, changes: Changes, backend: s
 
 def score(instance: Instance, report: TestReport) -> tuple[float, dict[str, float]]:
     """Reward 1 when every test passes that has to, else 0; and which share of both kinds does."""
-    outcome = report.outcomes.get if report.intact else {}.get
-    fixed = [outcome(name) in _PASSED for name in instance.fail_to_pass]
-    kept = [outcome(name) in _KEPT for name in instance.pass_to_pass]
+    outcomes = _by_listed_name(report)
+    fixed = [_all_in(_PASSED, outcomes, name) for name in instance.fail_to_pass]
+    kept = [_all_in(_KEPT, outcomes, name) for name in instance.pass_to_pass]
     metrics = {
         "fail_to_pass": sum(fixed) / len(fixed),
         "pass_to_pass": sum(kept) / len(kept) if kept else 1.0,
@@ -132,29 +131,50 @@ def score(instance: Instance, report: TestReport) -> tuple[float, dict[str, floa
     return float(all(fixed) and all(kept)), metrics
 
 
+def _by_listed_name(report: TestReport) -> Mapping[str, list[str]]:
+    """Outcomes under the names of published lists, which were read from logs: white space is folded there."""
+    found: dict[str, list[str]] = {}
+    for name, outcome in report.outcomes.items() if report.intact else ():
+        found.setdefault(_fold(name), []).append(outcome)
+    return found
+
+
+def _all_in(wanted: frozenset[str], outcomes: Mapping[str, list[str]], name: str) -> bool:
+    """Whether the test has run and every outcome under its name is a wanted one.
+
+    A name that a log cut inside its brackets stands for all tests that begin with it.
+    """
+    key = _fold(name)
+    if "[" in key and not key.endswith("]"):
+        held = [outcome for other, many in outcomes.items() if other.startswith(key) for outcome in many]
+    else:
+        held = outcomes.get(key, [])
+    return bool(held) and wanted.issuperset(held)
+
+
+def _fold(name: str) -> str:
+    return " ".join(name.split())
+
+
 async def _run(instance: Instance, pristine: Path, canary: str, backend: str) -> TestReport:
-    python, mounts = sandbox_python()
+    needed = await asyncio.to_thread(runtime, instance)
     nonce = secrets.token_hex(16)
     order = {
         "nonce": nonce,
-        "paths": [[PACKAGES], [str(PurePosixPath(REPOSITORY) / instance.python_path)]],
+        "paths": [list(needed.paths), [str(PurePosixPath(REPOSITORY) / instance.python_path)]],
         "tests": list(instance.tests),
         "canary": canary,
     }
     with as_file(files("skyrl_gym.envs.swe") / "run_tests.py") as script:
         program = script.read_text()
     spec = SandboxSpec(
-        mounts=(
-            Mount(str(pristine), REPOSITORY, "private"),
-            Mount(str(dependencies(instance)), PACKAGES),
-            *mounts,
-        ),
+        mounts=(Mount(str(pristine), REPOSITORY, "private"), *needed.mounts),
         workdir=REPOSITORY,
     )
     async with await open_sandbox(spec, backend) as box:
         await box.write("/tmp/run_tests.py", program.encode())
         result = await box.exec(
-            [python, "-I", "-B", "/tmp/run_tests.py"],
+            [needed.python, "-I", "-B", "/tmp/run_tests.py"],
             timeout_s=TESTS_TIMEOUT_S,
             stdin=json.dumps(order).encode() + b"\n",
             max_bytes=16 * 1_048_576,

@@ -15,6 +15,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -23,9 +24,12 @@ from skyrl_gym.envs.swe.instance import Instance, Sdist
 from skyrl_gym.errors import SetupError, TaskError
 from skyrl_gym.sandbox import Mount, readable_by_sandbox
 
-__all__ = ["apply_patch", "base_tree", "dependencies", "sandbox_python"]
+__all__ = ["REPOSITORY", "Runtime", "apply_patch", "base_tree", "runtime"]
 
 DOWNLOAD_S = 300
+REPOSITORY = "/work"
+PACKAGES = "/opt/packages"
+METADATA = "/opt/metadata"
 # Everything that pytest needs to run, from this environment: the shipped packages then need no network.
 _PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 _COMMIT = {
@@ -61,12 +65,31 @@ def base_tree(instance: Instance) -> Path:
     return _cached("trees", source[:24], make)
 
 
-def dependencies(instance: Instance) -> Path:
-    """A folder of importable packages: the row's pinned requirements, or pytest alone.
+@dataclass(frozen=True)
+class Runtime:
+    """What a sandbox needs to run a repository: the interpreter, mounts, and where packages are imported from."""
+
+    python: str
+    mounts: tuple[Mount, ...]
+    paths: tuple[str, ...]
+
+
+def runtime(instance: Instance) -> Runtime:
+    """The interpreter and packages of a task.
 
     Raises:
-        SetupError: they can't be installed.
+        SetupError: there is no Python that a sandbox can use, or the packages can't be installed.
     """
+    python, mounts = _sandbox_python()
+    folders = {PACKAGES: _dependencies(instance)}
+    if instance.sdist:
+        folders[METADATA] = _metadata(instance.sdist)
+    shown = tuple(Mount(str(folder), target) for target, folder in folders.items())
+    return Runtime(python, (*mounts, *shown), tuple(folders))
+
+
+def _dependencies(instance: Instance) -> Path:
+    """A folder of importable packages: the row's pinned requirements, or pytest alone."""
     if not instance.requirements:
         pins = [f"{name}=={importlib.metadata.version(name)}" for name in _PYTEST]
         return _cached("packages", _digest(*pins, _python_tag())[:24], _copy_pytest)
@@ -74,18 +97,27 @@ def dependencies(instance: Instance) -> Path:
     return _cached("packages", key, lambda target: _pip_install(instance.requirements, target))
 
 
-def sandbox_python() -> tuple[str, tuple[Mount, ...]]:
-    """A Python that a sandbox can run, and what must be mounted for it.
+def _metadata(sdist: Sdist) -> Path:
+    """What `importlib.metadata` is to find of the repository's own package, which is not installed."""
 
-    Raises:
-        SetupError: there is none.
-    """
+    def make(target: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            _unpack(_download(sdist), Path(scratch))
+            info = target / f"{sdist.package.replace('-', '_')}-{sdist.version}.dist-info"
+            info.mkdir()
+            shutil.copyfile(Path(scratch) / "PKG-INFO", info / "METADATA")
+
+    return _cached("metadata", sdist.sha256[:24], make)
+
+
+def _sandbox_python() -> tuple[str, tuple[Mount, ...]]:
+    """A Python that a sandbox can run, and what must be mounted for it."""
     prefix = Path(sys.base_prefix).resolve()
-    if not prefix.is_relative_to("/usr") and readable_by_sandbox(prefix):
-        return str(prefix / "bin" / f"python{_python_tag()}"), (Mount(str(prefix), str(prefix)),)
     own = prefix / "bin" / f"python{_python_tag()}"
-    if prefix.is_relative_to("/usr") and own.exists():
+    if prefix.is_relative_to("/usr"):
         return str(own), ()
+    if readable_by_sandbox(prefix):
+        return str(own), (Mount(str(prefix), str(prefix)),)
     if Path("/usr/bin/python3").exists():
         return "/usr/bin/python3", ()
     raise SetupError(f"no Python that a sandbox can use: {prefix} is not readable for it; apt-get install python3")

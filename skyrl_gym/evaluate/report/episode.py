@@ -76,6 +76,13 @@ class Entry:
     error: tuple[str, str, str] | None
 
     @property
+    def origin(self) -> str:
+        """Where in the run it comes from."""
+        if self.step is not None:
+            return f"{self.part}, step {self.step}"
+        return f"sample {self.sample}" if self.part == "evaluation" else f"{self.part}, sample {self.sample}"
+
+    @property
     def shown_reward(self) -> str:
         """The reward, or a dash where there is none."""
         return "–" if self.reward is None else f"{self.reward:.2f}"

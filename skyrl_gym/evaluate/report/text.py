@@ -55,11 +55,11 @@ def _label(hidden: str) -> Markup:
 
 
 def _shown(character: str) -> str:
-    """Ink for a character: its control picture or code point where it has none of its own."""
+    """A character in ink: as it is where it has some, else as Python or Unicode writes it."""
+    if not _MARKED.match(character):
+        return character
     code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"U+{code:04X}" if _MARKED.match(character) else character
+    return repr(character)[1:-1] if code < 0xA0 else f"U+{code:04X}"
 
 
 def _name(character: str) -> str:

@@ -1,0 +1,96 @@
+"""The persistent shell, against everything that a command can do to it."""
+
+from typing import Any
+
+import pytest
+
+
+def run_all(in_sandbox: Any, *commands: str, timeout_s: float = 5.0) -> list[Any]:
+    async def work(box: Any) -> list[Any]:
+        shell = await box.shell()
+        return [await shell.run(command, timeout_s=timeout_s, max_bytes=2_000) for command in commands]
+
+    results: list[Any] = in_sandbox(work)
+    return results
+
+
+def test_state_is_kept(in_sandbox: Any) -> None:
+    results = run_all(in_sandbox, "cd /tmp; export A=5; f() { echo f$A; }", "pwd; f", "false")
+    assert results[1].text == "/tmp\nf5\n"
+    assert [r.code for r in results] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "abuse",
+    [
+        "cat",
+        "read x; echo got $x",
+        "exec >/dev/null 2>&1",
+        "exec 2>&-",
+        'for i in $(seq 3 250); do eval "exec $i>&-" 2>/dev/null; done',
+        "set -e; false",
+        "set -u; set -o pipefail",
+        "trap '' TERM INT",
+        "printf '\\001fake 0\\001'",
+        "head -c 5000 /dev/urandom",
+        "unset PATH; PATH=/usr/bin:/bin",
+        "(sleep 0.1; echo late) &",
+        "if true; then",
+        "echo 'unclosed",
+        "builtin() { :; }; eval() { :; }; printf() { :; }; unset -f builtin eval printf",
+        "cd /nonexistent",
+        "kill -STOP 999999 2>/dev/null",
+        "stty raw 2>&1; tput reset 2>/dev/null",
+    ],
+)
+def test_the_next_command_works_after(in_sandbox: Any, abuse: str) -> None:
+    first, second = run_all(in_sandbox, abuse, "echo alive $((1+1))")
+    assert first.status in ("ok", "shell_exited")
+    assert second.text.splitlines()[-1] == "alive 2"
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("exit 7", 7), ("exec true", 0), ("kill -9 $$", 137), ("exec sh -c 'exit 4'", 4)]
+)
+def test_a_command_that_ends_the_shell_costs_its_state_only(in_sandbox: Any, ending: str, code: int) -> None:
+    first, second = run_all(in_sandbox, f"A=1; {ending}", "echo state:$A")
+    assert (first.status, first.code) == ("shell_exited", code)
+    assert second.text == "state:\n"
+
+
+@pytest.mark.parametrize(
+    "stuck", ["sleep 600", "while :; do :; done", "sleep 600 & wait", "cat /dev/zero > /dev/null", "yes > /dev/null"]
+)
+def test_a_command_past_its_deadline_is_killed_and_the_shell_goes_on(in_sandbox: Any, stuck: str) -> None:
+    async def work(box: Any) -> Any:
+        shell = await box.shell()
+        first = await shell.run(stuck, timeout_s=0.3)
+        return first, await shell.run("echo alive", timeout_s=5)
+
+    first, second = in_sandbox(work)
+    assert (first.status, first.code) == ("timeout", None)
+    assert first.duration_s < 3
+    assert second.text.endswith("alive\n")
+
+
+def test_endless_output_is_stopped(in_sandbox: Any) -> None:
+    first, second = run_all(in_sandbox, "yes", "echo alive", timeout_s=30)
+    assert first.status == "output_limit"
+    assert len(first.output) < 3_000
+    assert second.text.endswith("alive\n")
+
+
+def test_output_in_order_and_complete(in_sandbox: Any) -> None:
+    results = run_all(in_sandbox, *(f"seq {i} {i + 50}" for i in range(40)))
+    for i, result in enumerate(results):
+        assert result.text == "".join(f"{n}\n" for n in range(i, i + 51))
+
+
+def test_commands_of_one_shell_wait_for_each_other(in_sandbox: Any) -> None:
+    import asyncio
+
+    async def work(box: Any) -> Any:
+        shell = await box.shell()
+        return await asyncio.gather(*(shell.run(f"echo {i}; sleep 0.02; echo {i}", timeout_s=5) for i in range(5)))
+
+    assert [r.text for r in in_sandbox(work)] == [f"{i}\n{i}\n" for i in range(5)]

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +148,12 @@ def _set_excluded_aside(out_dir: Path, scores: _Scores) -> None:
             scores.add(trajectory)
     if all(judged):
         return
-    with journal.open("rb") as file:
-        lines = list(zip(judged, file, strict=False))  # without a torn last line
-    with (out_dir / EXCLUDED).open("ab") as excluded:
-        excluded.writelines(line for keep, line in lines if not keep)
+    with journal.open("rb") as lines, (out_dir / EXCLUDED).open("ab") as excluded:
+        excluded.writelines(compress(lines, (not keep for keep in judged)))
         excluded.flush()
         os.fsync(excluded.fileno())
-    write_whole(journal, b"".join(line for keep, line in lines if keep))
+    with journal.open("rb") as lines:
+        write_whole(journal, compress(lines, judged))
 
 
 def _default_ks(samples: int) -> tuple[int, ...]:

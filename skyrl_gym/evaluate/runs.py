@@ -20,7 +20,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -140,16 +140,16 @@ def provenance() -> dict[str, Any]:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Writes a file whole or not at all, and its folder if need be."""
-    write_whole(path, json.dumps(data, indent=2).encode() + b"\n")
+    write_whole(path, [json.dumps(data, indent=2).encode(), b"\n"])
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
     """As `write_json`, for bytes. A reader sees the old file or the new one, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with part.open("wb") as file:
-            file.write(data)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

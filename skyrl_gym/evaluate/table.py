@@ -1,8 +1,9 @@
-"""Summaries as a table for the terminal: a line a number, a column an evaluation."""
+"""Results as rows of text, and as a table for the terminal: a line a number, a column an evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,16 @@ from skyrl_gym.evaluate.metrics import Summary, difference
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["format_change", "format_estimate", "format_pass", "summary_table"]
+__all__ = ["Row", "are_comparable", "format_change", "format_estimate", "result_rows", "summary_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One number: its name, a cell for each evaluation, and the change from the first of two to the second."""
+
+    name: str
+    cells: tuple[str, ...]
+    change: str = ""
 
 
 def summary_table(columns: Mapping[str, Summary]) -> Table:
@@ -24,53 +34,43 @@ def summary_table(columns: Mapping[str, Summary]) -> Table:
     from rich.text import Text
 
     summaries = list(columns.values())
-    compared = len(summaries) == 2 and summaries[0].env_id == summaries[1].env_id
+    compared = are_comparable(summaries)
     table = Table(
         caption="95 % intervals, clustered by task; excluded trajectories are in no mean", caption_justify="left"
     )
-    table.add_column("")
-    for label in (*columns, *(["change"] if compared else [])):
+    for label in ("", *columns, *(["change"] if compared else [])):
         table.add_column(Text(label), overflow="fold")
-    for name, cells, change in _lines(summaries, compared):
-        table.add_row(name, *map(Text, cells), *([change] if compared else []))
+    origin = (Row("environment", tuple(s.env_id for s in summaries)), Row("policy", tuple(s.policy for s in summaries)))
+    for row in (*origin, *result_rows(summaries)):
+        table.add_row(*map(Text, (row.name, *row.cells)), *([row.change] if compared else []))
     return table
 
 
-def _lines(summaries: list[Summary], compared: bool) -> Iterable[tuple[str, list[str], str]]:
-    """Name, cell for each summary, and change of each line."""
-    first, last = summaries[0], summaries[-1]
+def are_comparable(summaries: Sequence[Summary]) -> bool:
+    """Whether a change from the first to the second means something."""
+    return len(summaries) == 2 and summaries[0].env_id == summaries[1].env_id
 
-    def line(name: str, cell: Callable[[Summary], str], change: str = "") -> tuple[str, list[str], str]:
-        return name, [cell(summary) for summary in summaries], change
 
-    yield line("environment", lambda s: s.env_id)
-    yield line("policy", lambda s: s.policy)
-    yield line("tasks", lambda s: str(s.tasks))
-    yield line(
-        "mean reward", lambda s: format_estimate(s.reward), format_change(difference(first, last)) if compared else ""
-    )
+def result_rows(summaries: Sequence[Summary]) -> Iterator[Row]:
+    """The results of some evaluations, the most telling first."""
+
+    def row(name: str, cell: Callable[[Summary], str], change: str = "") -> Row:
+        return Row(name, tuple(map(cell, summaries)), change)
+
+    yield row("mean reward", lambda s: format_estimate(s.reward), _change(summaries))
     for k in sorted({k for summary in summaries for k in summary.pass_at}):
-        changed = format_change(difference(first, last, k)) if compared else ""
-        yield line(f"pass@{k}", partial(format_pass, k=k), changed)
-    yield line("judged/total", lambda s: f"{s.judged}/{s.total}")
-    yield line("excluded", _excluded)
-    yield line("turns", lambda s: f"{s.turns:.1f} a trajectory")
+        yield row(f"pass@{k}", partial(_pass, k=k), _change(summaries, k))
+    for name in sorted({name for summary in summaries for name in summary.metrics}):
+        yield row(name, partial(_metric, name=name))
+    yield row("tasks", lambda s: f"{s.tasks:,}")
+    yield row("judged/total", lambda s: f"{s.judged:,}/{s.total:,}")
+    yield row("excluded", _excluded)
+    yield row("turns", lambda s: f"{s.turns:.1f} a trajectory")
 
 
-def format_estimate(estimate: Estimate | None) -> str:
+def format_estimate(estimate: Estimate) -> str:
     """0.412 [0.350, 0.474]; a dash where there is nothing to say."""
-    if estimate is None or estimate.value is None:
-        return "-"
-    return f"{estimate.value:.3f}{_interval(estimate, '.3f')}"
-
-
-def format_pass(summary: Summary, k: int) -> str:
-    """As `format_estimate`, and how many tasks it is over where that isn't all of them."""
-    estimate = summary.pass_at.get(k)
-    if estimate is None:
-        return "-"
-    missing = f" ({estimate.tasks} of {summary.tasks} tasks)" if estimate.tasks < summary.tasks else ""
-    return format_estimate(estimate) + missing
+    return "-" if estimate.value is None else f"{estimate.value:.3f}{_interval(estimate, '.3f')}"
 
 
 def format_change(estimate: Estimate) -> str:
@@ -82,6 +82,26 @@ def _interval(estimate: Estimate, form: str) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
     return f" [{estimate.low:{form}}, {estimate.high:{form}}]"
+
+
+def _change(summaries: Sequence[Summary], k: int | None = None) -> str:
+    if not are_comparable(summaries):
+        return ""
+    before, after = summaries
+    return format_change(difference(before, after, k))
+
+
+def _pass(summary: Summary, k: int) -> str:
+    """The estimate, and how many tasks it is over where that isn't all of them."""
+    estimate = summary.pass_at.get(k)
+    if estimate is None:
+        return "-"
+    missing = f" ({estimate.tasks} of {summary.tasks} tasks)" if estimate.tasks < summary.tasks else ""
+    return format_estimate(estimate) + missing
+
+
+def _metric(summary: Summary, name: str) -> str:
+    return f"{summary.metrics[name]:.4g}" if name in summary.metrics else "-"
 
 
 def _excluded(summary: Summary) -> str:

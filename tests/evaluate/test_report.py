@@ -311,6 +311,16 @@ def test_the_choice_holds_first_last_best_worst_and_failures() -> None:
     assert choose(lines[:30], 40) == list(range(30))
 
 
+def test_a_long_training_is_thinned(tmp_path: Path, make: Make) -> None:
+    folder = write_run(tmp_path, [make()], "train")
+    lines = (json.dumps({"step": i + 1, "reward": i % 7 / 7, "loss": i % 5, "kl": i % 3}) + "\n" for i in range(25_000))
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    path = write_report(folder)
+    assert path.stat().st_size < 1_000_000
+    page = parse(path)
+    assert "25000" in page.text  # the last step is there
+
+
 def test_it_is_rewritten_whole(tmp_path: Path, make: Make) -> None:
     folder = write_run(tmp_path, [make()])
     first = write_report(folder).read_text()

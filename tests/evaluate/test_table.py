@@ -65,3 +65,12 @@ def test_names_are_text_not_markup(make: Make) -> None:
 
 def test_it_fits_a_narrow_terminal(before: Summary) -> None:
     assert max(map(len, shown({"before": before, "after": before}, width=60).splitlines())) <= 60
+
+
+def test_no_evaluation_yet_is_an_empty_table() -> None:
+    assert "mean reward" in shown({})
+
+
+def test_the_environments_own_numbers_are_shown(make: Make) -> None:
+    text = shown({"model": summarise([make(1.0, metrics={"f1": 0.25}), make(0.0, sample=1, metrics={"f1": 0.5})])})
+    assert line(text, "f1")[1] == "0.375"

@@ -33,7 +33,6 @@ class Marker:
 class Chart:
     """One chart. Coordinates run from 0 to 100, right and down; `line` and `band` are SVG path data."""
 
-    name: str
     line: str
     band: str
     dots: tuple[tuple[float, float, str], ...]
@@ -70,10 +69,10 @@ def reward_chart(rewards: Series, evaluations: Mapping[str, Estimate]) -> Chart 
         for name, place in places.items()
         if (found := evaluations.get(name)) is not None and found.value is not None
     ]
-    return line_chart("reward", rewards, markers)
+    return line_chart(rewards, markers)
 
 
-def line_chart(name: str, data: Series, markers: Sequence[Marker] = ()) -> Chart | None:
+def line_chart(data: Series, markers: Sequence[Marker] = ()) -> Chart | None:
     """A chart, or None where there is nothing to draw.
 
     A spread that crosses 0 while no value does is cut at 0: a reward of 0.1 ± 0.3 reaches no negative reward.
@@ -81,18 +80,17 @@ def line_chart(name: str, data: Series, markers: Sequence[Marker] = ()) -> Chart
     if not data.steps:
         return None
     spread = data.spread or (0.0,) * len(data.steps)
-    floor_ = 0.0 if min([*data.values, *(m.y for m in markers)]) >= 0 else float("-inf")
-    lows = [max(floor_, value - width) for value, width in zip(data.values, spread, strict=True)]
+    lowest = 0.0 if min([*data.values, *(m.y for m in markers)]) >= 0 else float("-inf")
+    lows = [max(lowest, value - width) for value, width in zip(data.values, spread, strict=True)]
     highs = [value + width for value, width in zip(data.values, spread, strict=True)]
     steps = [*data.steps, *(int(m.x) for m in markers)]
-    y_ticks = _ticks(min([*lows, *(max(floor_, m.low) for m in markers)]), max([*highs, *(m.high for m in markers)]))
+    y_ticks = _ticks(min([*lows, *(max(lowest, m.low) for m in markers)]), max([*highs, *(m.high for m in markers)]))
     plot = _Plot(min(steps), max(steps), y_ticks[0], y_ticks[-1])
     points = [plot.place(x, y) for x, y in zip(data.steps, data.values, strict=True)]
     upper = [plot.place(x, y) for x, y in zip(data.steps, highs, strict=True)]
     lower = [plot.place(x, y) for x, y in zip(data.steps, lows, strict=True)]
     labels = [f"step {x}: {y:.4g}" for x, y in zip(data.steps, data.values, strict=True)]
     return Chart(
-        name=name,
         line=_path(points),
         band=_path([*upper, *reversed(lower)]) + "Z" if any(spread) else "",
         dots=tuple((x, y, label) for (x, y), label in zip(points, labels, strict=True))

@@ -13,9 +13,12 @@ from skyrl_gym.evaluate.metrics import Summary, difference
 from skyrl_gym.evaluate.report.charts import Chart, line_chart, reward_chart, series
 from skyrl_gym.evaluate.report.survey import Survey, survey
 from skyrl_gym.evaluate.runs import Run
-from skyrl_gym.evaluate.table import format_change, format_estimate, format_pass
+from skyrl_gym.evaluate.table import Row, are_comparable, format_estimate, result_rows
 
 __all__ = ["Page", "Part", "Reader", "make_page", "make_parts"]
+
+MOST_STEPS = 1_000
+"""A longer training is drawn from every second step, or every third ..."""
 
 SMALL_CHARTS = {
     "loss": "Loss",
@@ -80,7 +83,7 @@ class Page:
     notice: str
     facts: tuple[tuple[str, str], ...]
     columns: tuple[str, ...]
-    results: tuple[tuple[str, ...], ...]
+    results: tuple[Row, ...]
     reward: Chart | None
     charts: tuple[tuple[str, Chart], ...]
     steps: tuple[dict[str, Any], ...]
@@ -104,15 +107,15 @@ def make_parts(run: Run) -> tuple[Part, ...]:
 def make_page(run: Run, parts: tuple[Part, ...]) -> Page:
     """The report's values."""
     evaluations = {part.name: part.summary for part in parts if part.run.kind == "eval" and part.summary.total}
-    rows = run.metrics()
+    rows = _thinned(run.metrics())
     return Page(
         name=run.name,
         kind="Training" if run.kind == "train" else "Evaluation",
         headline=_headline(evaluations),
         notice=_notice(run, parts),
         facts=tuple(_facts(run, parts)),
-        columns=(*evaluations, *(["change"] if len(evaluations) == 2 else [])),
-        results=tuple(_results(evaluations)),
+        columns=(*evaluations, *(["change"] if are_comparable(list(evaluations.values())) else [])),
+        results=tuple(result_rows(list(evaluations.values()))) if evaluations else (),
         reward=reward_chart(series(rows, "reward", "reward_std"), {name: s.reward for name, s in evaluations.items()}),
         charts=tuple(_small_charts(rows)),
         steps=tuple(rows),
@@ -186,32 +189,16 @@ def _when(stamp: str) -> str:
     return f"{moment.day} {moment:%B %Y, %H:%M} {moment.tzname() or ''}".strip()
 
 
-def _results(evaluations: Mapping[str, Summary]) -> Iterator[tuple[str, ...]]:
-    """Rows of the results table: a name, a cell for each evaluation, and the change."""
-    if not evaluations:
-        return
-    summaries = list(evaluations.values())
-    pair = (summaries[0], summaries[1]) if len(summaries) == 2 else None
-
-    def row(name: str, cells: list[str], change: str = "") -> tuple[str, ...]:
-        return (name, *cells, *([change] if pair else []))
-
-    yield row(
-        "Mean reward", [format_estimate(s.reward) for s in summaries], format_change(difference(*pair)) if pair else ""
-    )
-    for k in sorted({k for s in summaries for k in s.pass_at}):
-        change = format_change(difference(*pair, k)) if pair else ""
-        yield row(f"pass@{k}", [format_pass(s, k) for s in summaries], change)
-    yield row("Judged", [f"{s.judged:,} of {s.total:,}" for s in summaries])
-    yield row("Turns", [f"{s.turns:.2f}" for s in summaries])
-    for name in sorted({name for s in summaries for name in s.metrics}):
-        yield row(name, [f"{s.metrics[name]:.4g}" if name in s.metrics else "-" for s in summaries])
+def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most `MOST_STEPS` of them at even distances, the last one included."""
+    stride = -(-len(rows) // MOST_STEPS) or 1
+    return rows[::-1][::stride][::-1]
 
 
 def _small_charts(rows: list[dict[str, Any]]) -> Iterator[tuple[str, Chart]]:
     for name, title in SMALL_CHARTS.items():
         data = series(rows, name)
-        chart = line_chart(name, data)
+        chart = line_chart(data)
         if chart is not None and len(set(data.values)) > 1:
             yield title, chart
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from skyrl_gym.evaluate.metrics import Summary, is_judged, summarise
 from skyrl_gym.evaluate.runs import Run
@@ -67,6 +68,5 @@ def choose(lines: Sequence[tuple[str, float | None]], most: int) -> list[int]:
 def chosen_trajectories(run: Run, positions: Sequence[int]) -> Iterator[Trajectory]:
     """The trajectories at these positions of the journal."""
     wanted = set(positions)
-    for position, trajectory in enumerate(run.trajectories()):
-        if position in wanted:
-            yield trajectory
+    upto = islice(run.trajectories(), max(wanted, default=-1) + 1)
+    return (trajectory for position, trajectory in enumerate(upto) if position in wanted)

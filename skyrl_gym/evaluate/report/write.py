@@ -51,7 +51,7 @@ def write_report(run_dir: str | Path) -> Path:
         outcomes=list(dict.fromkeys(reason for part in parts for reason in part.summary.outcomes)),
     )
     path = run.path / "report.html"
-    write_whole(path, html.encode())
+    write_whole(path, [html.encode()])
     return path
 
 

@@ -11,6 +11,7 @@ drive them on an event loop of the environment's own, so that plain Gymnasium co
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
@@ -21,7 +22,7 @@ import gymnasium as gym
 
 from skyrl_gym.background import BackgroundLoop
 from skyrl_gym.chat.dialects import get_dialect
-from skyrl_gym.errors import ConfigError, MessageError, StopReason
+from skyrl_gym.errors import ConfigError, GradeError, MessageError, StopReason
 from skyrl_gym.messages import Conversation, Message, ToolCall, assistant, tool_result, user
 from skyrl_gym.spaces import Action, ConversationSpace, ToolSpace
 from skyrl_gym.tasks import Task, TaskSet
@@ -65,7 +66,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         render_mode: "ansi" for the transcript as text.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - as Gymnasium declares it
     default_max_turns: ClassVar[int] = 10
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
@@ -222,9 +223,16 @@ class TextEnv(gym.Env[Conversation, Action]):
         return result
 
     async def agrade(self) -> Grade:
-        """The grade of the episode as it stands."""
+        """The grade of the episode as it stands.
+
+        Raises:
+            GradeError: the grader failed, or gave no finite number.
+        """
         grade = await _call(self.grade)
-        return grade if isinstance(grade, Grade) else Grade(float(grade))
+        grade = grade if isinstance(grade, Grade) else Grade(float(grade))
+        if not math.isfinite(grade.reward):
+            raise GradeError(f"{type(self).__name__}.grade() gave {grade.reward}, which is no reward")
+        return grade
 
     async def astep(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
         """One action, graded when it ends the episode: Gymnasium's five-tuple."""
@@ -261,7 +269,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         """Gymnasium's step; the last one of an episode returns the graded reward."""
         return self._drive(self.astep(action))
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """The transcript as text, in render mode "ansi"."""
         return format_transcript(self._transcript) if self.render_mode == "ansi" else None
 
@@ -357,10 +365,10 @@ class TextEnv(gym.Env[Conversation, Action]):
         return StopReason.MAX_TURNS if self._turns >= self.max_turns else None
 
 
-async def _call(hook: Callable[..., T | Awaitable[T]], *arguments: Any) -> T:
+async def _call(hook: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a hook: an async one here, a plain one in a thread, where it can't block the event loop."""
     if inspect.iscoroutinefunction(hook):
-        return await hook(*arguments)  # type: ignore[no-any-return]
+        return await hook(*arguments)
     value = await anyio.to_thread.run_sync(lambda: hook(*arguments), limiter=anyio.CapacityLimiter(1))
     return await value if inspect.isawaitable(value) else value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -56,7 +56,7 @@ class ToolSpace(gym.Space[ToolCall]):
             return False
         return jsonschema.Draft202012Validator(self.tools[x.name].parameters).is_valid(dict(x.arguments))
 
-    def to_jsonable(self, sample_n: Sequence[ToolCall]) -> list[Any]:
+    def to_jsonable(self, sample_n: Iterable[ToolCall]) -> list[Any]:
         """Calls as JSON values."""
         return [{"name": c.name, "arguments": c.arguments, "id": c.id} for c in sample_n]
 
@@ -102,7 +102,7 @@ class ConversationSpace(gym.Space[Conversation]):
         """Whether `x` is a tuple of messages."""
         return isinstance(x, tuple) and all(isinstance(item, Message) for item in x)
 
-    def to_jsonable(self, sample_n: Sequence[Conversation]) -> list[Any]:
+    def to_jsonable(self, sample_n: Iterable[Conversation]) -> list[Any]:
         """Conversations as lists of OpenAI dicts."""
         return [[to_openai(message) for message in conversation] for conversation in sample_n]
 
@@ -136,7 +136,7 @@ def _draw(rng: random.Random, schema: Mapping[str, Any], defs: Mapping[str, Any]
             return _draw(rng, rng.choice(schema[union]), defs)
     if "allOf" in schema:
         return _draw(rng, {k: v for part in schema["allOf"] for k, v in part.items()}, defs)
-    kind = schema.get("type")
+    kind = str(schema.get("type"))
     if kind not in _DRAW:
         raise ConfigError(
             f"can't sample from this JSON schema: {dict(schema)!r:.300}; supported types: {', '.join(_DRAW)}"
@@ -204,7 +204,7 @@ def _text(rng: random.Random, low: int, high: int) -> str:
     return "".join(rng.choices(_ALPHABET, k=rng.randint(low, high)))
 
 
-_DRAW = {
+_DRAW: Mapping[str, Callable[[random.Random, Mapping[str, Any], Mapping[str, Any]], Any]] = {
     "object": _draw_object,
     "array": _draw_array,
     "string": _draw_string,

@@ -13,7 +13,7 @@ __all__ = ["MultiTurnGRPOConfig"]
 
 
 @dataclass
-class MultiTurnGRPOConfig(GRPOConfig):
+class MultiTurnGRPOConfig(GRPOConfig):  # type: ignore[misc]
     """`GRPOConfig`, its batch sizes counted in trajectories.
 
     `per_device_train_batch_size` also bounds the sequences of one forward pass; `loss_type`, `epsilon`,

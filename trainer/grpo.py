@@ -74,7 +74,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if position == 0:
             self._micro_steps = self._rollout_phase(inputs)
         self._step += 1
-        total = torch.zeros((), device=self.accelerator.device)
+        total: torch.Tensor = torch.zeros((), device=self.accelerator.device)
         # No chunk means no signal: without gradients the optimizer leaves weights and momentum alone.
         chunks = self._micro_steps[position] if self._micro_steps else []
         synchronise = self.accelerator.sync_gradients
@@ -82,7 +82,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             last = number == len(chunks)
             self.accelerator.gradient_state._set_sync_gradients(synchronise and last)
             with nullcontext() if last or self.is_deepspeed_enabled else self.accelerator.no_sync(model):
-                total += Trainer.training_step(self, model, inputs, num_items_in_batch)
+                loss: torch.Tensor = Trainer.training_step(self, model, inputs, num_items_in_batch)
+                total = total + loss
         return total
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:

@@ -216,5 +216,7 @@ class _Reporter(TrainerCallback):  # type: ignore[misc]
         numbers = {name: value for name, value in logs.items() if isinstance(value, int | float) and value == value}
         with self._path.open("a") as file:
             file.write(json.dumps({"step": state.global_step, **numbers}) + "\n")
-        detail = {name: numbers[name] for name in ("reward_std", "loss", "turns", "excluded") if name in numbers}
+        detail: dict[str, float] = {
+            name: numbers[name] for name in ("reward_std", "loss", "turns", "excluded") if name in numbers
+        }
         self._on_progress(Progress("train", state.global_step, state.max_steps, numbers.get("reward"), detail=detail))

@@ -11,6 +11,7 @@ compared with what they were, and a planted test that must fail has to fail.
 import json
 import os
 import sys
+from typing import Any
 
 
 def main() -> None:
@@ -43,8 +44,8 @@ def main() -> None:
     os._exit(0)
 
 
-def _fingerprint(modules):  # type: ignore[no-untyped-def]
-    found = {}
+def _fingerprint(modules: list[Any]) -> dict[tuple[str, ...], int]:
+    found: dict[tuple[str, ...], int] = {}
     for module in modules:
         for name, value in vars(module).items():
             if callable(value):
@@ -57,13 +58,13 @@ def _fingerprint(modules):  # type: ignore[no-untyped-def]
 class _Watcher:
     """Collects outcomes as pytest's own reports give them."""
 
-    def __init__(self, canary):  # type: ignore[no-untyped-def]
+    def __init__(self, canary: str) -> None:
         self.canary = canary
         self.canary_failed = False
-        self.outcomes = {}
-        self.messages = {}
+        self.outcomes: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
 
-    def pytest_runtest_logreport(self, report):  # type: ignore[no-untyped-def]
+    def pytest_runtest_logreport(self, report: Any) -> None:
         if self.canary in report.nodeid:
             self.canary_failed |= report.when == "call" and report.outcome == "failed"
             return
@@ -77,7 +78,7 @@ class _Watcher:
             crash = getattr(report.longrepr, "reprcrash", None)
             self.messages[report.nodeid] = str(getattr(crash, "message", report.longrepr))[:2000]
 
-    def pytest_collectreport(self, report):  # type: ignore[no-untyped-def]
+    def pytest_collectreport(self, report: Any) -> None:
         if report.outcome == "failed":
             self.messages[report.nodeid] = str(report.longrepr)[-2000:]
 

@@ -21,7 +21,10 @@ __all__ = ["Dialect", "HermesDialect", "get_dialect"]
 class SpecLike(Protocol):
     """The part of a ToolSpec that a prompt shows."""
 
-    description: str
+    @property
+    def description(self) -> str:
+        """What the tool does."""
+        ...
 
     def signature(self) -> str:
         """One line: name(argument: type, ...)."""

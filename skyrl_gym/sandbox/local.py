@@ -10,7 +10,7 @@ import stat
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import ClassVar, Self
@@ -81,7 +81,7 @@ class LocalSandbox(ABC):
         self._entry: Entry | None = None
         self._scratch: Path | None = None
         self._running: set[Started] = set()
-        self._shell: PipeShell | None = None
+        self._shell: _RestartingShell | None = None
         self._closed = False
 
     @abstractmethod
@@ -144,9 +144,14 @@ class LocalSandbox(ABC):
         """The persistent shell."""
         self._check_open()
         if self._shell is None:
-            started = await self._begin(SHELL_COMMAND, DRIVER_ENV)
-            self._shell = PipeShell(started.process, lambda spare: _sweep(started, spare))
+            self._shell = _RestartingShell(self._start_shell, self._finish)
+            await self._shell.start()
         return self._shell
+
+    async def _start_shell(self) -> tuple[PipeShell, Started]:
+        self._check_open()
+        started = await self._begin(SHELL_COMMAND, DRIVER_ENV)
+        return PipeShell(started.process, lambda spare: _sweep(started, spare)), started
 
     async def read(self, path: str | PurePosixPath, *, max_bytes: int = 16_777_216) -> bytes:
         """A file's bytes; see `Sandbox.read`."""
@@ -229,6 +234,36 @@ class LocalSandbox(ABC):
         assert self._scratch is not None
         mount: Mount = self.spec.mounts[number]
         return self._scratch / ("work" if mount.target == self.spec.workdir else f"mount-{number}")
+
+
+class _RestartingShell:
+    """A shell that comes back: a command that kills even its supervisor ends the shell, not the sandbox."""
+
+    def __init__(
+        self,
+        start: Callable[[], Awaitable[tuple[PipeShell, Started]]],
+        finish: Callable[[Started], Awaitable[None]],
+    ) -> None:
+        self._start = start
+        self._finish = finish
+        self._current: tuple[PipeShell, Started] | None = None
+
+    async def start(self) -> PipeShell:
+        """The running shell, started if there is none."""
+        self._current = self._current or await self._start()
+        return self._current[0]
+
+    async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
+        """Runs one command line; see `Shell.run`."""
+        began = time.monotonic()
+        shell = await self.start()
+        try:
+            return await shell.run(command, timeout_s=timeout_s, max_bytes=max_bytes)
+        except SandboxLost:
+            if self._current is not None and self._current[0] is shell:
+                started, self._current = self._current[1], None
+                await self._finish(started)
+            return ExecResult(b"", None, "shell_exited", time.monotonic() - began)
 
 
 async def _sweep(started: Started, spare_driver: bool) -> None:

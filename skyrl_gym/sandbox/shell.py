@@ -36,10 +36,13 @@ driver=$SKYRL_SHELL_DRIVER
 unset SKYRL_SHELL_DRIVER
 IFS= read -r -d '' secret
 exec 200<&0 201>&1 </dev/null >/dev/null 2>&1
-while :; do
+lost=0
+while [ "$lost" -lt 3 ]; do
+  began=$SECONDS
   bash --norc --noprofile -c "$driver"
   code=$?
-  [ "$code" = 111 ] && exit 0
+  # 111: the driver could not read. Either its command closed its descriptors, or the other end is gone.
+  if [ "$code" = 111 ] && [ $((SECONDS - began)) -lt 1 ]; then lost=$((lost + 1)); else lost=0; fi
   printf '\001%s %d\001' "$secret" "$code" >&201
 done
 """

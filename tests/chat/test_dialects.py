@@ -51,7 +51,10 @@ def test_a_malformed_or_unclosed_call_is_a_call_that_is_not_well_formed(text: st
 
 
 def test_several_calls_and_arguments_written_as_json_text() -> None:
-    text = '<tool_call>{"name":"a","arguments":{}}</tool_call><tool_call>{"name":"b","arguments":"{\\"x\\":2}"}</tool_call>'
+    text = (
+        '<tool_call>{"name":"a","arguments":{}}</tool_call>'
+        '<tool_call>{"name":"b","arguments":"{\\"x\\":2}"}</tool_call>'
+    )
     assert HERMES.parse(text).tool_calls == (ToolCall("a", {}), ToolCall("b", {"x": 2}))
 
 

@@ -171,7 +171,7 @@ def test_wrong_settings_are_named(kwargs: dict[str, Any]) -> None:
 
 def test_an_empty_task_set_is_an_error_in_words() -> None:
     env = Guess(tasks=TaskSet.from_rows([], "mine"))
-    with pytest.raises(ConfigError, match="'mine' .* is empty"):
+    with pytest.raises(ConfigError, match=r"'mine' .* is empty"):
         env.reset(seed=1)
     env.close()
 
@@ -191,7 +191,7 @@ def test_it_works_in_a_vector() -> None:
     envs = gym.vector.SyncVectorEnv([Guess, Guess])
     observations, _ = envs.reset(seed=[1, 2])
     assert len(observations) == 2
-    observations, rewards, *_ = envs.step([ToolCall("submit"), ToolCall("forget")])
+    observations, *_ = envs.step([ToolCall("submit"), ToolCall("forget")])
     assert observations[1] == (user("Again."),)
     envs.close()
 

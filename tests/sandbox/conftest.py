@@ -1,13 +1,23 @@
 """A ledger of one's own, and sandboxes of every backend that runs here."""
 
 import asyncio
+import tempfile
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skyrl_gym.sandbox import Ledger, SandboxSpec, UnsafeSandboxWarning, bubblewrap_problem, open_sandbox
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that the sandbox's user can reach; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

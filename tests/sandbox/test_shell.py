@@ -58,6 +58,12 @@ def test_a_command_that_ends_the_shell_costs_its_state_only(in_sandbox: Any, end
     assert second.text == "state:\n"
 
 
+def test_a_command_that_kills_its_supervisor_costs_the_shell_not_the_sandbox(in_sandbox: Any) -> None:
+    first, second = run_all(in_sandbox, "kill -9 $PPID; kill -9 $$", "echo alive")
+    assert first.status == "shell_exited"
+    assert second.text == "alive\n"
+
+
 @pytest.mark.parametrize(
     "stuck", ["sleep 600", "while :; do :; done", "sleep 600 & wait", "cat /dev/zero > /dev/null", "yes > /dev/null"]
 )

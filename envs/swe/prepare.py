@@ -21,7 +21,7 @@ from pathlib import Path
 
 from skyrl_gym.cache import cache_dir
 from skyrl_gym.envs.swe.instance import Instance, Sdist
-from skyrl_gym.errors import SetupError, TaskError
+from skyrl_gym.errors import MissingDependency, SetupError, TaskError
 from skyrl_gym.sandbox import Mount, readable_by_sandbox
 
 __all__ = ["REPOSITORY", "Runtime", "apply_patch", "base_tree", "runtime"]
@@ -79,6 +79,7 @@ def runtime(instance: Instance) -> Runtime:
 
     Raises:
         SetupError: there is no Python that a sandbox can use, or the packages can't be installed.
+        MissingDependency: pytest, which runs the tests of the shipped packages, is not installed.
     """
     python, mounts = _sandbox_python()
     folders = {PACKAGES: _dependencies(instance)}
@@ -91,7 +92,10 @@ def runtime(instance: Instance) -> Runtime:
 def _dependencies(instance: Instance) -> Path:
     """A folder of importable packages: the row's pinned requirements, or pytest alone."""
     if not instance.requirements:
-        pins = [f"{name}=={importlib.metadata.version(name)}" for name in _PYTEST]
+        try:
+            pins = [f"{name}=={importlib.metadata.version(name)}" for name in _PYTEST]
+        except importlib.metadata.PackageNotFoundError as error:
+            raise MissingDependency.extra(str(error.name), "swe") from None
         return _cached("packages", _digest(*pins, _python_tag())[:24], _copy_pytest)
     key = _digest(*sorted(instance.requirements), _python_tag())[:24]
     return _cached("packages", key, lambda target: _pip_install(instance.requirements, target))

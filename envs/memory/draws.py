@@ -6,11 +6,11 @@ from collections.abc import Callable
 from random import Random
 from zlib import crc32
 
+from skyrl_gym.envs.memory.lexicon import LEXICON
 from skyrl_gym.errors import ConfigError
 
 __all__ = ["Draws", "coined_word", "split_of"]
 
-_SYLLABLES = "ba be bi bo da de di do fa fe ga go ha ka ke ki ko la le li lo ma me mi mo na ne no pa po ra re ri ro sa ta".split()
 _TEST_SHARE = 5  # one text of so many belongs to the test split
 _MISSES = 10_000
 
@@ -36,7 +36,7 @@ class Draws:
         """
         for _ in range(_MISSES):
             text = make(self.random)
-            if split_of(text) == self._split and text not in self._taken:
+            if text not in self._taken and split_of(text) == self._split:
                 self._taken.add(text)
                 return text
         raise ConfigError(f"a task needs more than {len(self._taken)} different names; set a smaller document_words")
@@ -47,10 +47,10 @@ class Draws:
 
 
 def split_of(text: str) -> str:
-    """The only split whose keys, values and names may include this text."""
+    """The only split whose keys, values and names may be this text."""
     return "train" if crc32(text.lower().encode()) % _TEST_SHARE else "test"
 
 
 def coined_word(random: Random, syllables: int = 3) -> str:
     """A word that means nothing."""
-    return "".join(random.choices(_SYLLABLES, k=syllables))
+    return "".join(random.choices(LEXICON["syllables"], k=syllables))

@@ -1,108 +1,185 @@
-"""k-hop questions over a generated fictional encyclopedia: nothing in it can be known beforehand."""
+"""A generated encyclopedia of people, towns, companies, rivers and events: nothing in it can be known beforehand.
+
+Names come in pairs that share a word (Upper and Lower Kelomi), so that each article has a near-duplicate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import cycle, islice
 from random import Random
 from typing import NamedTuple
 
-from skyrl_gym.envs.memory.problem import Problem
-from skyrl_gym.envs.memory.words import ADJECTIVES, NOUNS, coined_word
+from skyrl_gym.envs.memory.draws import Draws
 
-__all__ = ["khop"]
+__all__ = ["RELATIONS", "Fact", "Relation", "aliases", "make_facts", "write"]
 
-MAX_HOPS = 4
-WORDS_PER_ARTICLE = 30
+WORDS_PER_ARTICLE = 25  # about
 
 
-class _Relation(NamedTuple):
-    """A functional relation: `target` kind, how a question names it, how articles state it."""
+class Relation(NamedTuple):
+    """What each entity of a kind has one of. `phrase` asks for it, `inverse` for those that have it."""
 
+    kind: str
     target: str
     phrase: str
+    inverse: str
     forms: tuple[str, ...]
 
 
-_RELATIONS: Mapping[str, tuple[_Relation, ...]] = {
-    "person": (
-        _Relation("town", "the birthplace of {}", ("{s} was born in {o}.", "The birthplace of {s} is {o}.")),
-        _Relation("person", "the teacher of {}", ("{s} learned the craft from {o}.", "The teacher of {s} was {o}.")),
-        _Relation("company", "the employer of {}", ("{s} works for {o}.", "{o} employs {s}.")),
+class Fact(NamedTuple):
+    """One sentence of the encyclopedia."""
+
+    subject: str
+    relation: Relation
+    object: str
+
+
+RELATIONS = (
+    Relation(
+        "person",
+        "town",
+        "the birthplace of {}",
+        "the person born in {}",
+        ("{s} was born in {o}.", "{s} grew up in {o}, the place of birth.", "{o} is the birthplace of {s}."),
     ),
-    "town": (
-        _Relation("river", "the river of {}", ("{s} lies on {o}.", "Through {s} flows {o}.")),
-        _Relation("person", "the mayor of {}", ("The mayor of {s} is {o}.", "{s} is governed by {o}.")),
+    Relation(
+        "person",
+        "person",
+        "the teacher of {}",
+        "the pupil of {}",
+        ("{s} learned the craft from {o}.", "The teacher of {s} was {o}.", "{o} taught {s}."),
     ),
-    "company": (
-        _Relation("person", "the founder of {}", ("{o} founded {s}.", "{s} was founded by {o}.")),
-        _Relation("town", "the seat of {}", ("{s} has its seat in {o}.", "The offices of {s} are in {o}.")),
+    Relation(
+        "person",
+        "company",
+        "the employer of {}",
+        "the person who works for {}",
+        ("{s} works for {o}.", "{o} employs {s}.", "{s} earns a living at {o}."),
     ),
-    "river": (_Relation("town", "the town at the mouth of {}", ("{s} reaches the sea at {o}.", "{s} ends at {o}.")),),
+    Relation(
+        "town",
+        "river",
+        "the river of {}",
+        "the town that lies on the {}",
+        ("{s} lies on the {o}.", "Through {s} flows the {o}.", "{s} was built on the banks of the {o}."),
+    ),
+    Relation(
+        "town",
+        "person",
+        "the mayor of {}",
+        "the town whose mayor is {}",
+        ("The mayor of {s} is {o}.", "{s} elected {o} as its mayor.", "{o} governs {s} as mayor."),
+    ),
+    Relation(
+        "company",
+        "person",
+        "the founder of {}",
+        "the company founded by {}",
+        ("{o} founded {s}.", "{s} was founded by {o}.", "{s} began as the workshop of {o}, its founder."),
+    ),
+    Relation(
+        "company",
+        "town",
+        "the home town of {}",
+        "the company with its seat in {}",
+        ("{s} has its seat in {o}.", "The head office of {s} is in {o}.", "{s} is run from {o}."),
+    ),
+    Relation(
+        "river",
+        "town",
+        "the town at the mouth of the {}",
+        "the river that reaches the sea at {}",
+        ("The {s} reaches the sea at {o}.", "At {o} the {s} ends in the sea.", "The mouth of the {s} is at {o}."),
+    ),
+    Relation(
+        "river",
+        "person",
+        "the person who first mapped the {}",
+        "the river first mapped by {}",
+        ("The {s} was first mapped by {o}.", "{o} drew the first map of the {s}.", "The first to map the {s} was {o}."),
+    ),
+    Relation(
+        "event",
+        "town",
+        "the town that hosts the {}",
+        "the event hosted by {}",
+        ("The {s} is held in {o}.", "{o} hosts the {s}.", "Each year the {s} takes place in {o}."),
+    ),
+    Relation(
+        "event",
+        "company",
+        "the sponsor of the {}",
+        "the event sponsored by {}",
+        ("The {s} is paid for by {o}.", "{o} sponsors the {s}.", "The sponsor of the {s} is {o}."),
+    ),
+)
+
+_OPENINGS: Mapping[str, tuple[str, ...]] = {
+    "person": ("{s} is a well-known figure.", "{s} keeps a diary.", "Little is written about {s}."),
+    "town": ("{s} is a town.", "The streets of {s} are narrow.", "{s} has a library and two schools."),
+    "company": ("{s} is a company.", "{s} is known for its quality.", "The workshops of {s} are open to visitors."),
+    "river": ("The {s} is a river.", "The {s} floods in spring.", "Boats sail on the {s}."),
+    "event": ("The {s} is a yearly event.", "The {s} draws many visitors.", "Songs are sung at the {s}."),
 }
-_KINDS = tuple(_RELATIONS)
+_QUALIFIERS: Mapping[str, tuple[str, ...]] = {
+    "town": ("Upper", "Lower", "North", "South", "Old", "New"),
+    "company": ("Lanterns", "Kettles", "Clocks", "Carpets", "Bricks", "Ropes"),
+    "river": ("Great", "Little", "Black", "White", "Long", "Slow"),
+    "event": ("Spring", "Summer", "Autumn", "Winter", "Harvest", "Lantern"),
+}
+_NAMES: Mapping[str, str] = {
+    "person": "{1} {0}",
+    "town": "{1} {0}",
+    "company": "{0} {1}",
+    "river": "{1} {0} River",
+    "event": "{0} {1} Fair",
+}
+_ALIASES: Mapping[str, Callable[[str], str]] = {
+    "person": lambda name: " ".join(reversed(name.split())),
+    "town": lambda name: f"town of {name}",
+    "company": lambda name: f"{name} Company",
+    "river": lambda name: name.removesuffix(" River"),
+    "event": lambda name: name.removesuffix(" Fair"),
+}
 
 
-class _World(NamedTuple):
-    names: Mapping[str, list[str]]
-    facts: Mapping[tuple[str, str], str]  # (subject, phrase) -> object
+def aliases(kind: str, name: str) -> tuple[str, ...]:
+    """The ways in which an answer may give a name; no other entity has one of them."""
+    return name, _ALIASES[kind](name)
 
 
-def khop(rng: Random, words: int) -> Problem:
-    """A question of one to four hops whose articles, among distracting ones, make up the document."""
-    world = _make_world(rng, max(2, words // WORDS_PER_ARTICLE // len(_KINDS)))
-    hops = rng.randint(1, MAX_HOPS)
-    kind = rng.choice(_KINDS)
-    subject = start = rng.choice(world.names[kind])
-    phrases: list[str] = []
-    for _ in range(hops):
-        relation = rng.choice(_RELATIONS[kind])
-        phrases.append(relation.phrase)
-        subject, kind = world.facts[subject, relation.phrase], relation.target
-    asked = start
-    for phrase in phrases:
-        asked = phrase.format(asked)
-    return Problem(_write(rng, world), f"What is the name of {asked}?", (_aliases(subject),))
+def make_facts(draws: Draws, words: int) -> tuple[Fact, ...]:
+    """The facts of an encyclopedia of about `words` words, and of two entities a kind at least."""
+    kinds = tuple(_NAMES)
+    names: dict[str, list[str]] = {kind: [] for kind in kinds}
+    for kind in islice(cycle(kinds), max(len(kinds), words // (2 * WORDS_PER_ARTICLE))):
+        names[kind] += _namesakes(draws, kind)
+    return tuple(
+        Fact(subject, relation, _other(draws.random, names[relation.target], subject))
+        for relation in RELATIONS
+        for subject in names[relation.kind]
+    )
 
 
-def _make_world(rng: Random, per_kind: int) -> _World:
-    taken: set[str] = set()
-    names = {kind: [_name(rng, kind, taken) for _ in range(per_kind)] for kind in _KINDS}
-    facts = {}
-    for kind, members in names.items():
-        for subject in members:
-            for relation in _RELATIONS[kind]:
-                others = [name for name in names[relation.target] if name != subject]
-                facts[subject, relation.phrase] = rng.choice(others)
-    return _World(names, facts)
+def write(random: Random, facts: tuple[Fact, ...]) -> str:
+    """One article an entity, in random order; each sentence names what it speaks of."""
+    articles: dict[str, list[str]] = {}
+    for subject, relation, found in facts:
+        opening = random.choice(_OPENINGS[relation.kind]).format(s=subject)
+        article = articles.setdefault(subject, [opening])
+        article.insert(random.randint(1, len(article)), random.choice(relation.forms).format(s=subject, o=found))
+    shuffled = random.sample(list(articles.values()), len(articles))
+    return "\n\n".join(" ".join(article) for article in shuffled)
 
 
-def _name(rng: Random, kind: str, taken: set[str]) -> str:
-    while True:
-        word = coined_word(rng).capitalize()
-        name = {
-            "person": f"{coined_word(rng, 2).capitalize()} {word}",
-            "town": word,
-            "company": f"{word} {rng.choice(ADJECTIVES).capitalize()} {rng.choice(NOUNS).capitalize()}s",
-            "river": f"the River {word}",
-        }[kind]
-        if name not in taken:
-            taken.add(name)
-            return name
+def _namesakes(draws: Draws, kind: str) -> list[str]:
+    (shared,) = draws.coined(1, syllables=draws.random.randint(2, 4))
+    given = draws.coined(2, syllables=2) if kind == "person" else draws.random.sample(_QUALIFIERS[kind], 2)
+    return [_NAMES[kind].format(shared.capitalize(), word.capitalize()) for word in given]
 
 
-def _aliases(name: str) -> tuple[str, ...]:
-    return (name, name.removeprefix("the ").removeprefix("River ")) if name.startswith("the River ") else (name,)
-
-
-def _write(rng: Random, world: _World) -> str:
-    articles = [_article(rng, world, kind, name) for kind, members in world.names.items() for name in members]
-    rng.shuffle(articles)
-    return " ".join(articles)
-
-
-def _article(rng: Random, world: _World, kind: str, name: str) -> str:
-    sentences = [
-        rng.choice(relation.forms).format(s=name, o=world.facts[name, relation.phrase]) for relation in _RELATIONS[kind]
-    ]
-    rng.shuffle(sentences)
-    return " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
+def _other(random: Random, names: list[str], subject: str) -> str:
+    while (name := random.choice(names)) == subject:
+        pass
+    return name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["clip", "sections"]
+__all__ = ["CHARACTERS_PER_WORD", "clip", "sections"]
 
 CHARACTERS_PER_WORD = 16  # on average, so that a memory can't hold more by leaving out the spaces
 
@@ -15,7 +15,7 @@ _SENTENCE_END = re.compile(r"\w[.!?][\"')\]]*\s*$")
 def sections(document: str, words: int) -> tuple[str, ...]:
     """The document in parts of at most `words` words; joined they are the document, byte for byte.
 
-    A section ends with a sentence where one ends in its second half, else after `words` words.
+    A section ends with a sentence, if one ends within its words.
     """
     parts = _WORD.findall(document)
     found: list[str] = []
@@ -30,8 +30,7 @@ def sections(document: str, words: int) -> tuple[str, ...]:
 def _end(parts: list[str], start: int, limit: int) -> int:
     if limit >= len(parts):
         return len(parts)
-    half = start + (limit - start) // 2
-    return next((stop for stop in range(limit, half, -1) if _SENTENCE_END.search(parts[stop - 1])), limit)
+    return next((stop for stop in range(limit, start, -1) if _SENTENCE_END.search(parts[stop - 1])), limit)
 
 
 def clip(memory: str, words: int) -> str:

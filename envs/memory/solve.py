@@ -1,17 +1,41 @@
-"""An expert that plays a task through the public API and scores 1: proof that every task can be solved."""
+"""Known players: an expert that scores 1, proof that a task can be solved, and cheats that must not score."""
 
 from __future__ import annotations
 
-from skyrl_gym.envs.memory.tasks import read_problem, sections
+from collections.abc import Mapping
+
+from skyrl_gym.envs.memory.reading import sections
+from skyrl_gym.envs.memory.tasks import read_problem
 from skyrl_gym.messages import ToolCall
 from skyrl_gym.tasks import Task
 
-__all__ = ["gold_actions"]
+__all__ = ["cheats", "gold_actions"]
 
 
-def gold_actions(task: Task, chunk_words: int) -> list[ToolCall]:
-    """One call a turn: the answers are carried in memory from the first section on."""
+def gold_actions(task: Task, chunk_words: int | None = None) -> list[ToolCall]:
+    """One call a turn: the answer at once, or after reading every section of an environment with `chunk_words`."""
     problem = read_problem(task)
     text = ", ".join(aliases[0] for aliases in problem.answers)
-    reading = [ToolCall("update_memory", {"memory": text}) for _ in sections(problem.document, chunk_words)]
-    return [*reading, ToolCall("answer", {"text": text})]
+    count = len(sections(problem.document, chunk_words)) if chunk_words else 0
+    return [*(_note(text) for _ in range(count)), _answer(text)]
+
+
+def cheats(task: Task) -> Mapping[str, list[ToolCall]]:
+    """Players that know no answer, by name: each scores 0, or little where a set is wanted."""
+    problem = read_problem(task)
+    words = dict.fromkeys(word.strip(".,") for word in problem.document.split())
+    return {
+        "empty answer": [_answer("")],
+        "the question": [_answer(problem.question)],
+        "the document": [_answer(problem.document)],
+        "every word": [_answer(", ".join(words))],
+        "separators": [_answer(",;\n and ,")],
+    }
+
+
+def _note(text: str) -> ToolCall:
+    return ToolCall("update_memory", {"memory": text})
+
+
+def _answer(text: str) -> ToolCall:
+    return ToolCall("answer", {"text": text})

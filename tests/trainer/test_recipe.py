@@ -1,0 +1,59 @@
+"""Recipes: every fault is named before anything is spent."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyrl_gym.errors import ConfigError
+from skyrl_gym.trainer.recipe import load_recipe, parse_recipe
+
+MINIMAL: dict[str, Any] = {"name": "n", "model": "m", "env": {"id": "skyrl/memory-v0"}}
+
+
+def test_defaults_and_overrides(tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text("name: n\nmodel: m\nenv: {id: skyrl/memory-v0}\n")
+    recipe = load_recipe(file, {"train.max_steps": 7, "env.kwargs.chunk_words": 9, "lora.r": 4})
+    assert (recipe.train.max_steps, recipe.env.kwargs, recipe.lora and recipe.lora.r) == (7, {"chunk_words": 9}, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"modle": "x"}, "unknown key 'modle'; did you mean 'model'"),
+        ({"train": {"learning_rat": 1}}, "unknown key 'train.learning_rat'; did you mean 'learning_rate'"),
+        ({"lora": {"rank": 4}}, "unknown key 'lora.rank'; known: r, lora_alpha"),
+        ({"train": {"max_steps": 0}}, "train.max_steps: .*greater than or equal to 1 .got 0."),
+        ({"train": {"loss_type": "ppo"}}, "train.loss_type: .*'grpo'"),
+        ({"model": None}, "model: "),
+    ],
+)
+def test_faults_are_named(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse_recipe({**MINIMAL, **change})
+
+
+def test_a_missing_key_and_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="env: Field required"):
+        parse_recipe({"name": "n", "model": "m"})
+    with pytest.raises(ConfigError, match="can't read the recipe"):
+        load_recipe(tmp_path / "none.yaml")
+    broken = tmp_path / "b.yaml"
+    broken.write_text("a: [")
+    with pytest.raises(ConfigError, match="is not YAML"):
+        load_recipe(broken)
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_shipped_recipes_are_valid(file: Path) -> None:
+    recipe = load_recipe(file)
+    trajectories = recipe.train.prompts_per_step * recipe.train.num_generations
+    assert trajectories % recipe.train.per_device_train_batch_size == 0
+
+
+def test_reading_a_recipe_loads_nothing_heavy() -> None:
+    program = "import sys; import skyrl_gym.trainer.recipe; print('torch' in sys.modules or 'trl' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"

@@ -1,0 +1,95 @@
+"""Samples and advantages: pure functions with promises."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skyrl_gym import StopReason, assistant
+from skyrl_gym.errors import ConfigError
+from skyrl_gym.rollout import Trajectory, Transition, Turn
+from skyrl_gym.trainer.advantages import advantages
+from skyrl_gym.trainer.samples import samples_of
+
+ids = st.lists(st.integers(0, 9), max_size=4).map(tuple)
+
+
+@st.composite
+def transitions(draw: Any) -> Transition:
+    sampled = draw(ids)
+    logprobs = draw(st.none() | st.just(tuple(-0.1 * i for i in range(len(sampled)))))
+    return Transition(draw(ids), sampled, logprobs, draw(st.integers(0, 3)), draw(st.booleans()))
+
+
+def trajectory(steps: list[Transition]) -> Trajectory:
+    turns = tuple(Turn(assistant(""), (), step) for step in steps)
+    return Trajectory("e", "t", "h", "g", 0, StopReason.DONE, turns=turns, reward=1.0)
+
+
+@given(st.lists(transitions(), max_size=6))
+def test_every_sampled_token_is_trained_once_and_in_its_place(steps: list[Transition]) -> None:
+    samples = samples_of(trajectory(steps), 3, 0.5)
+    trained = [i for s in samples for i, bit in zip(s.completion_ids, s.mask, strict=True) if bit]
+    assert trained == [i for step in steps for i in step.sampled_ids]
+    prompts = list(trajectory(steps).prompts())
+    for sample in samples:
+        whole = sample.prompt_ids + sample.completion_ids
+        assert len(sample.mask) == len(sample.completion_ids)
+        assert sum(sample.mask) == len(sample.versions) == len(sample.turns)
+        assert sample.logprobs is None or len(sample.logprobs) == sum(sample.mask)
+        assert list(sample.turns) == sorted(sample.turns)
+        for turn in set(sample.turns):
+            assert whole[: len(prompts[turn])] == prompts[turn]
+        assert (sample.trajectory, sample.advantage) == (3, 0.5)
+
+
+def test_missing_logprobs_stay_missing() -> None:
+    steps = [Transition((1,), (2,), (-0.5,), fork=True), Transition((3,), (4,), None)]
+    (sample,) = samples_of(trajectory(steps), 0, 0.0)
+    assert sample.logprobs is None
+
+
+def test_a_turn_of_full_length_is_not_cut() -> None:
+    steps = [Transition((1,), tuple(range(900)), None, fork=i == 0) for i in range(5)]
+    (sample,) = samples_of(trajectory(steps), 0, 0.0)
+    assert sum(sample.mask) == 4_500
+
+
+rewards = st.lists(st.none() | st.floats(-5, 5), min_size=1, max_size=12)
+
+
+@given(rewards, st.sampled_from(["group", "mean", "leave_one_out", "batch"]))
+def test_an_infrastructure_failure_changes_no_other_advantage(values: list[float | None], estimator: Any) -> None:
+    groups = [i % 3 for i in range(len(values))]
+    whole = advantages(values, groups, estimator)
+    kept = [i for i, value in enumerate(values) if value is not None]
+    without = advantages([values[i] for i in kept], [groups[i] for i in kept], estimator)
+    assert [whole[i] for i in kept] == without
+    assert all(whole[i] is None for i in range(len(values)) if i not in kept)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=8))
+def test_within_a_group_they_sum_to_nothing(values: list[float]) -> None:
+    for estimator in ("group", "mean", "leave_one_out", "batch"):
+        found = advantages(values, ["g"] * len(values), estimator)  # type: ignore[arg-type]
+        assert sum(a for a in found if a is not None) == pytest.approx(0, abs=1e-6)
+
+
+def test_estimators_by_hand() -> None:
+    assert advantages([1.0, 0.0], ["g", "g"], "mean") == [0.5, -0.5]
+    assert advantages([1.0, 0.0, 0.0], ["g"] * 3, "leave_one_out") == pytest.approx([1.0, -0.5, -0.5])
+    assert advantages([3.0, 1.0], ["g", "g"], "group") == pytest.approx([0.7071, -0.7071], abs=1e-3)
+    assert advantages([1.0, 1.0], ["g", "g"], "group") == [0.0, 0.0]
+
+
+def test_an_agents_failure_counts_and_a_trajectory_alone_learns_nothing() -> None:
+    assert advantages([1.0, 0.0], ["g", "g"], "mean") != advantages([1.0, None], ["g", "g"], "mean")
+    assert advantages([1.0, None], ["g", "g"], "group") == [0.0, None]
+
+
+def test_wrong_input_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown advantage 'gae'"):
+        advantages([1.0], ["g"], "gae")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="2 rewards for 1 group"):
+        advantages([1.0, 2.0], ["g"], "mean")

@@ -6,11 +6,12 @@ Names come in pairs that share a word (Upper and Lower Kelomi), so that each art
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from random import Random
 from typing import NamedTuple
 
-from skyrl_gym.envs.memory.draws import Draws
+from skyrl_gym.envs.memory.draws import Draws, coined_word
+from skyrl_gym.envs.memory.lexicon import LEXICON
 
 __all__ = ["RELATIONS", "Fact", "Relation", "aliases", "make_facts", "write"]
 
@@ -123,6 +124,7 @@ _OPENINGS: Mapping[str, tuple[str, ...]] = {
     "event": ("The {s} is a yearly event.", "The {s} draws many visitors.", "Songs are sung at the {s}."),
 }
 _QUALIFIERS: Mapping[str, tuple[str, ...]] = {
+    "person": tuple(first + last for first, last in product(LEXICON["syllables"], repeat=2)),
     "town": ("Upper", "Lower", "North", "South", "Old", "New"),
     "company": ("Lanterns", "Kettles", "Clocks", "Carpets", "Bricks", "Ropes"),
     "river": ("Great", "Little", "Black", "White", "Long", "Slow"),
@@ -174,9 +176,9 @@ def write(random: Random, facts: tuple[Fact, ...]) -> str:
 
 
 def _namesakes(draws: Draws, kind: str) -> list[str]:
-    (shared,) = draws.coined(1, syllables=draws.random.randint(2, 4))
-    given = draws.coined(2, syllables=2) if kind == "person" else draws.random.sample(_QUALIFIERS[kind], 2)
-    return [_NAMES[kind].format(shared.capitalize(), word.capitalize()) for word in given]
+    shared = draws.fresh(lambda random: coined_word(random, random.randint(2, 4)))
+    own = draws.random.sample(_QUALIFIERS[kind], 2)
+    return [_NAMES[kind].format(shared.capitalize(), word.capitalize()) for word in own]
 
 
 def _other(random: Random, names: list[str], subject: str) -> str:

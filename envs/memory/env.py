@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from pydantic import BeforeValidator
 
 from skyrl_gym.chat import Dialect
 from skyrl_gym.env import Grade, TextEnv
@@ -27,6 +29,9 @@ from skyrl_gym.tasks import Task, TaskSet
 from skyrl_gym.tools import ContextEdit, ToolResult, finish, tool
 
 __all__ = ["MemoryEnv"]
+
+# 4821 for "4821" is a slip of the form, which is not what this suite is about.
+Text: TypeAlias = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 
 
 class MemoryEnv(TextEnv):
@@ -90,7 +95,7 @@ class MemoryEnv(TextEnv):
         return self._prompt()
 
     @tool(effect="context")
-    async def update_memory(self, memory: str) -> ContextEdit | ToolResult:
+    async def update_memory(self, memory: Text) -> ContextEdit | ToolResult:
         """Replace your memory and read on."""
         if self._read == len(self._sections):
             return ToolResult("The whole text has been read. Call answer.", is_error=True, invalid=True)
@@ -100,7 +105,7 @@ class MemoryEnv(TextEnv):
         return ContextEdit(self._prompt())
 
     @tool
-    async def answer(self, text: str) -> ToolResult:
+    async def answer(self, text: Text) -> ToolResult:
         """Give the final answer."""
         self._answer = text
         return finish("The answer was taken.")
@@ -116,7 +121,7 @@ class MemoryEnv(TextEnv):
     def _prompt(self) -> Conversation:
         kind, section = "answer", {}
         if self._read < len(self._sections):
-            place = f"{self._read + 1} of {len(self._sections)}"
+            place = f"{self._read + 1}/{len(self._sections)}"
             kind, section = "section", {"section": self._sections[self._read].strip(), "place": place}
         memory = _shown_memory(self._memory, self.memory_words if self._cut else None)
         rules = _template("system").substitute(memory_words=self.memory_words)
@@ -138,7 +143,7 @@ def _template(name: str) -> Template:
 _FACT = "The boat has 52 seats."
 _EXAMPLES = {
     "section": (
-        {"section": f"It rained. {_FACT}", "place": "1 of 2", "memory": _shown_memory("")},
+        {"section": _FACT, "place": "1/1", "memory": _shown_memory("")},
         ToolCall("update_memory", {"memory": "52"}),
     ),
     "answer": ({"memory": "52"}, ToolCall("answer", {"text": "52"})),
@@ -148,5 +153,5 @@ _EXAMPLES = {
 def _example(kind: str, dialect: Dialect) -> Conversation:
     """A finished turn of another problem; its call is text, as a call without a result is no valid history."""
     fields, call = _EXAMPLES[kind]
-    shown = _template(kind).substitute(fields, question="How many seats does the boat have?")
+    shown = _template(kind).substitute(fields, question="How many seats has the boat?")
     return (user(shown), assistant(dialect.render_call(call)))

@@ -24,10 +24,10 @@ def test_each_section_is_a_conversation_of_its_own(env: TextEnv, note: Any) -> N
     third, *_ = env.step(note("read: two"))
     last, *_ = env.step(note("read: all"))
     assert [len(c) for c in (first, second, third, last)] == [2, 2, 2, 2]
-    assert "Section 1 of 3: One two.\nMemory: (empty)\nQuestion: What?" in first[1].text
-    assert "Section 2 of 3: Three four five.\nMemory: read: one\n" in second[1].text
-    assert "Section 3 of 3: Six.\nMemory: read: two\n" in third[1].text
-    assert last[1].text == "Memory: read: all\nQuestion: What?\nGive the answer."
+    assert "Section 1/3: One two.\nMemory: (empty)\nQuestion: What?" in first[1].text
+    assert "Section 2/3: Three four five.\nMemory: read: one\n" in second[1].text
+    assert "Section 3/3: Six.\nMemory: read: two\n" in third[1].text
+    assert last[1].text == "Memory: read: all\nQuestion: What?\nCall answer."
 
 
 def test_an_answer_ends_the_episode_and_is_scored(env: TextEnv, note: Any, reply: Any) -> None:
@@ -36,6 +36,14 @@ def test_an_answer_ends_the_episode_and_is_scored(env: TextEnv, note: Any, reply
     _, reward, terminated, truncated, info = env.step(reply("Two."))
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert info["metrics"] == {"exact_match": 1.0, "f1": 1.0, "recall": 1.0, "sections_read": 1.0}
+
+
+def test_a_number_stands_for_its_text(env: TextEnv, note: Any, reply: Any) -> None:
+    seen, _, _, _, info = env.step(note(4821))
+    assert "Memory: 4821\n" in seen[1].text
+    assert not info["invalid"]
+    *_, info = env.step(reply(["two"]))
+    assert info["invalid"]
 
 
 def test_an_answer_may_come_before_all_is_read(env: TextEnv, note: Any, reply: Any) -> None:
@@ -96,7 +104,7 @@ def test_a_worked_example_is_a_finished_turn_of_another_problem() -> None:
 
 
 def test_the_prompt_apart_from_the_section_is_short() -> None:
-    for example, limit in ((False, 75), (True, 120)):
+    for example, limit in ((False, 45), (True, 80)):
         env = MemoryEnv(document_words=30, worked_example=example)
         seen, _ = env.reset(seed=1)
         section = read_problem(env.task).document

@@ -244,3 +244,9 @@ def test_a_document_has_about_the_length_asked_for(family: str) -> None:
     for words in (400, 2_000):
         length = len(problem_of(family, 3, words, **option).document.split())
         assert 0.85 * words <= length <= 1.2 * words
+
+
+@pytest.mark.parametrize("family", ["khop", "common_words", "frequent_words", "niah_single"])
+def test_a_long_document_runs_out_of_no_names(family: str) -> None:
+    option = {"values": {"values": "number"}, "hops": {"hops": 4}, None: {}}[FAMILIES[family].option]
+    assert len(problem_of(family, 3, 100_000, "test", **option).document.split()) > 85_000

@@ -18,7 +18,9 @@ class ExecResult:
     """What a command did. A command that fails is an ordinary result; only a broken sandbox raises.
 
     `output` is stdout and stderr as they came, interleaved where the backend can; `code` is None when the
-    command was killed before it ended. `dropped_bytes` counts what the output cap left out.
+    command was killed because its time was up, and 128 + n when signal n ended it. `dropped_bytes` counts what
+    the output cap left out. `restarted`: the shell that ran it had to be replaced, its variables, functions and
+    working directory are lost (files are not).
     """
 
     output: bytes
@@ -26,6 +28,7 @@ class ExecResult:
     status: ExecStatus = "ok"
     duration_s: float = 0.0
     dropped_bytes: int = 0
+    restarted: bool = False
 
     @property
     def text(self) -> str:
@@ -72,6 +75,8 @@ class Shell(Protocol):
     async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
         """Runs one command line; on a timeout its processes are killed and the shell goes on.
 
+        Cancelling it ends the shell with all that it started; the next command gets a new one.
+
         Raises:
             SandboxLost: the sandbox died.
         """
@@ -98,7 +103,9 @@ class Sandbox(Protocol):
         env: Mapping[str, str] | None = None,
         max_bytes: int = 1_048_576,
     ) -> ExecResult:
-        """Runs a command (a list as it is, text by `bash -c`) in a process of its own.
+        """Runs a command (a list as it is, text by `bash -c`) in a process of its own; what it started ends with it.
+
+        It sees the same files and network as the shell; whether it sees the shell's processes is the backend's.
 
         Raises:
             SandboxLost: the sandbox died.
@@ -113,13 +120,17 @@ class Sandbox(Protocol):
         """A file's bytes.
 
         Raises:
-            FileNotFoundError, IsADirectoryError, PermissionError: as for a local file.
+            OSError: as for a local file: FileNotFoundError, IsADirectoryError, PermissionError and so on.
             SandboxError: the file is larger than `max_bytes`.
         """
         ...
 
     async def write(self, path: str | PurePosixPath, data: bytes) -> None:
-        """Writes a file, its parent folders made as needed; content never passes through an argument list."""
+        """Writes a file, its parent folders made as needed; content never passes through an argument list.
+
+        Raises:
+            OSError: as for a local file.
+        """
         ...
 
     async def close(self) -> None:

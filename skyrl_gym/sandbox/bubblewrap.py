@@ -1,11 +1,13 @@
 """The default sandbox: bubblewrap, without a daemon and without root.
 
-What holds: own user, pid, network, ipc, uts and mount namespaces; no capabilities; an environment of its own
-(also in /proc/1/environ); only /usr, a few files of /etc, the mounts and a private /work and /tmp are there;
-limits on processes, memory a process and file size. As root, the sandbox runs as an unprivileged user.
-What does not: each command of `exec` is a sandbox of its own over the same files, so it does not see the
-processes of the shell; memory is limited for each process, not for all of them together; no seccomp filter;
-a flaw of the kernel's is not contained.
+What holds: own user, pid, network, ipc, uts and mount namespaces; no capabilities and no further user namespaces;
+an environment of its own (also in /proc/1/environ); only /usr, a few files of /etc and the mounts are there. All
+that is written lies in memory, at most `disk_mb`, and goes when the sandbox goes. Processes are limited for the
+sandbox as a whole. As root, the sandbox runs as an unprivileged user.
+What does not: memory is limited for each process, not for all of them together; no seccomp filter; /proc/meminfo
+shows the host's; a flaw of the kernel's is not contained.
+
+A command of `exec` has a pid namespace of its own: it shares files and network with the shell, not processes.
 """
 
 from __future__ import annotations
@@ -15,41 +17,38 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, ClassVar
 
-from skyrl_gym.errors import SandboxError
-from skyrl_gym.sandbox.local import PATH, LocalSandbox, Started
+from skyrl_gym.errors import SandboxError, SandboxLost
+from skyrl_gym.sandbox import namespaces
+from skyrl_gym.sandbox.base import Mount
+from skyrl_gym.sandbox.ledger import Entry
+from skyrl_gym.sandbox.local import PATH, LocalSandbox
+from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, tree_of
+from skyrl_gym.sandbox.running import REAP_S, Running
 
 __all__ = ["BubblewrapSandbox", "bubblewrap_problem", "readable_by_sandbox"]
 
-NOBODY = 65_534
-START_TIMEOUT_S = 20.0
-_ETC = (
-    "alternatives",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "nsswitch.conf",
-    "passwd",
-    "group",
-    "ssl",
-)
-_NAMESPACES = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-_HARDENING = ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
+# All that a process started here gets: bwrap's own pid 1 keeps this environment readable inside.
+_ENVIRONMENT = {"PATH": PATH}
 
 
 def bubblewrap_problem() -> str | None:
     """Why bubblewrap can't be used here, with what to do; None if it can. It is tried, not guessed."""
-    binary = shutil.which("bwrap")
-    if binary is None:
-        return "bubblewrap is not installed: sudo apt-get install bubblewrap"
-    command = [binary, *_NAMESPACES, "--unshare-net", *_base_system(), "true"]
+    missing = [name for name in namespaces.PROGRAMS if shutil.which(name) is None]
+    if missing:
+        names = "bubblewrap" if missing == ["bwrap"] else ", ".join(missing)
+        return f"{names} is not installed: {namespaces.INSTALL}"
     try:
-        tried = subprocess.run(command, env={"PATH": PATH}, capture_output=True, text=True, timeout=10, **_identity())
+        tried = subprocess.run(
+            namespaces.probe(), env=_ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return f"bubblewrap does not start: {error}"
     if tried.returncode == 0:
@@ -62,113 +61,184 @@ def bubblewrap_problem() -> str | None:
     )
 
 
-class BubblewrapSandbox(LocalSandbox):
-    """Commands run by `bwrap` over a scratch folder."""
-
-    backend: ClassVar[str] = "bubblewrap"
-
-    async def start(self) -> BubblewrapSandbox:
-        """Also proves that a command runs.
-
-        Raises:
-            SandboxError: bubblewrap is missing or refused; the message says what to do.
-        """
-        if shutil.which("bwrap") is None:
-            raise SandboxError(str(bubblewrap_problem()))
-        await super().start()
-        self.capabilities = frozenset({"private:copy", "processes:rlimit", "memory:rlimit", "file_size:rlimit"})
-        try:
-            tried = await self.exec(["true"], timeout_s=START_TIMEOUT_S)
-        except BaseException:
-            await self.close()
-            raise
-        if tried.code != 0:
-            await self.close()
-            raise SandboxError(bubblewrap_problem() or f"the sandbox does not start: {tried.text.strip()[-300:]}")
-        return self
-
-    def _owner(self) -> int | None:
-        return NOBODY if os.geteuid() == 0 else None
-
-    async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Started:
-        info_read, info_write = os.pipe()
-        binary = shutil.which("bwrap") or "bwrap"
-        arguments = [binary, "--info-fd", str(info_write), *self._arguments(env), *self._limited(command)]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *arguments,
-                # bwrap's own pid 1 keeps this environment readable inside.
-                env={"PATH": PATH},
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(info_write,),
-                **_identity(),
-            )
-        except OSError as error:
-            os.close(info_read)
-            raise SandboxError(f"bubblewrap does not start: {error}") from error
-        finally:
-            os.close(info_write)
-        return Started(process, await _namespace_init(info_read, process.pid))
-
-    def _arguments(self, env: Mapping[str, str]) -> list[str]:
-        assert self._scratch is not None
-        arguments = [*_NAMESPACES, *([] if self.spec.network else ["--unshare-net"]), *_HARDENING, *_base_system()]
-        arguments += ["--bind", str(self._scratch / "tmp"), "/tmp"]
-        arguments += ["--bind", str(self._scratch / "work"), self.spec.workdir]
-        for number, mount in enumerate(self.spec.mounts):
-            if mount.mode == "read_only":
-                arguments += ["--ro-bind", mount.source, mount.target]
-            elif mount.target != self.spec.workdir:
-                arguments += ["--bind", str(self._copy_of(number)), mount.target]
-        everything = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", **env}
-        for name, value in everything.items():
-            arguments += ["--setenv", name, value]
-        return [*arguments, "--chdir", self.spec.workdir]
-
-    def _limited(self, command: Sequence[str]) -> list[str]:
-        limits, mb = self.spec.limits, 1_048_576
-        return [
-            "prlimit",
-            f"--nproc={limits.processes}",
-            f"--data={limits.memory_mb * mb}",
-            f"--fsize={limits.disk_mb * mb}",
-            "--core=0",
-            "--",
-            *command,
-        ]
-
-
-def _base_system() -> list[str]:
-    """A read-only system without the host's own files."""
-    arguments = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
-    for name in ("bin", "sbin", "lib", "lib64", "lib32"):
-        if os.path.islink(f"/{name}"):
-            arguments += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
-        elif os.path.isdir(f"/{name}"):
-            arguments += ["--ro-bind", f"/{name}", f"/{name}"]
-    for name in _ETC:
-        arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    return arguments
-
-
-def _identity() -> dict[str, Any]:
-    """As root, another user first: the kernel's uid 0 passes checks even without capabilities."""
-    return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-
-
-async def _namespace_init(descriptor: int, outer: int) -> int:
-    """The process that is pid 1 inside, as the host sees it; killing it ends everything inside."""
-    with os.fdopen(descriptor, "rb") as file:
-        text = await asyncio.to_thread(file.read)
-    with contextlib.suppress(ValueError, KeyError):
-        return int(json.loads(text)["child-pid"])
-    return outer  # bwrap failed before it forked; its own exit says so
-
-
 def readable_by_sandbox(path: Path) -> bool:
     """Whether the user that a sandbox runs as can reach a host folder that is to be mounted."""
     if os.geteuid() != 0:
         return os.access(path, os.R_OK | os.X_OK)
     return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))
+
+
+@dataclass
+class _Holder:
+    """The process that keeps the namespaces; `init` is the pid namespace's first process, as the host sees it."""
+
+    process: asyncio.subprocess.Process
+    init: int
+
+
+class BubblewrapSandbox(LocalSandbox):
+    """A holder of namespaces, entered by each command."""
+
+    backend: ClassVar[str] = "bubblewrap"
+    _holder: _Holder | None = None
+
+    async def _build(self, entry: Entry) -> None:
+        await self._start_holder(entry, _shown(self.spec.mounts))
+        overlaid = await self._until_ready()
+        private = {number for number, mount in enumerate(self.spec.mounts) if mount.mode == "private"}
+        for number in private - overlaid:
+            await asyncio.to_thread(self._copy, number)
+        how = {"private:copy" if private - overlaid else "private:overlay"} if private else set()
+        self.capabilities = frozenset({"processes:rlimit", "memory:rlimit", "disk:tmpfs", *how})
+
+    async def _start_holder(self, entry: Entry, shown: Mapping[int, str]) -> None:
+        info_read, info_write = os.pipe()
+        with os.fdopen(info_read, "rb") as info:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *namespaces.holder(self.spec, shown, info_write),
+                    env=_ENVIRONMENT,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
+                    pass_fds=(info_write,),
+                )
+            finally:
+                os.close(info_write)
+            self._holder = _Holder(process, process.pid)
+            entry.pids.add(process.pid)
+            if text := await _first_object(info):
+                # This one is to be killed: the outer process, killed first, would leave it behind as a zombie.
+                self._holder.init = json.loads(text)["child-pid"]
+                entry.pids = {self._holder.init}
+
+    async def _until_ready(self) -> set[int]:
+        """The numbers of the private mounts that the holder could overlay."""
+        assert self._holder is not None and self._holder.process.stdout is not None
+        lines: list[str] = []
+        while line := await self._holder.process.stdout.readline():
+            if line == b"ready\n":
+                return {int(said) for said in lines if said.isdecimal()}
+            lines.append(line.decode(errors="replace").strip())
+        raise SandboxError(bubblewrap_problem() or "; ".join(lines[-3:]) or "bubblewrap ended without a word")
+
+    def _copy(self, number: int) -> None:
+        """By `tar` through a pipe: the reader has the rights of the present user, the writer those of the sandbox."""
+        source = self.spec.mounts[number].source
+        pack = [namespaces.program("tar"), "-C", source, "-cf", "-", "."]
+        unpack = [*self._enter(), "tar", "-C", f"/box/{number}/all", "--no-same-owner", "-xf", "-"]
+        with tempfile.TemporaryFile() as errors:
+            with subprocess.Popen(pack, env=_ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors) as packing:
+                unpacked = subprocess.run(unpack, env=_ENVIRONMENT, stdin=packing.stdout, stderr=errors)
+            if packing.returncode != 0 or unpacked.returncode != 0:
+                errors.seek(0)
+                raise SandboxError(f"can't copy {source}: {errors.read(2_000).decode(errors='replace').strip()}")
+
+    def _enter(self) -> list[str]:
+        assert self._holder is not None
+        return namespaces.enter(self._holder.init, network=self.spec.network)
+
+    async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
+        bwrap = [*self._enter(), *namespaces.limited_bwrap(self.spec.limits)]
+        # Not as arguments, which every user of the machine can read.
+        options = os.memfd_create("options")
+        try:
+            os.write(options, "\0".join(namespaces.command_options(self.spec, env)).encode())
+            os.lseek(options, 0, os.SEEK_SET)
+            process = await asyncio.create_subprocess_exec(
+                *(*bwrap, "--args", str(options), "--", *command),
+                env=_ENVIRONMENT,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(options,),
+            )
+        finally:
+            os.close(options)
+        return _Enclosed(process)
+
+    async def _demolish(self, entry: Entry) -> None:
+        if self._holder is None:
+            return
+        kill({self._holder.init})
+        process = self._holder.process
+        try:
+            async with asyncio.timeout(REAP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def _died(self, code: int) -> bool:
+        return code < 0 or not self._holds()
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        if not self._holds():
+            raise SandboxLost("the sandbox died")
+
+    def _holds(self) -> bool:
+        return self._holder is not None and alive(self._holder.init)
+
+
+class _Enclosed(Running):
+    """A command that has entered a holder.
+
+    Below the process that we started is a bubblewrap, below that pid 1 of the command's own namespace, and below
+    that, as pid 2, the command. When the first ends, each ends the next.
+    """
+
+    async def _kill(self) -> None:
+        if self.process.returncode is None:
+            await asyncio.to_thread(self._kill_child)
+
+    def _kill_child(self) -> None:
+        """The process that we started is to reap its child, else that becomes a zombie of the host's first process."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGSTOP)
+            entered = children_of(self.process.pid)
+            for pid in entered or {self.process.pid}:
+                os.kill(pid, signal.SIGKILL)
+            os.kill(self.process.pid, signal.SIGCONT)
+
+    def _started(self) -> set[int]:
+        first = self._first()
+        return tree_of(first) if first else set()
+
+    def _supervisor(self) -> int | None:
+        first = self._first()
+        return next((pid for pid in children_of(first) if inner_ids(pid)[-1:] == (2,)), None) if first else None
+
+    def _first(self) -> int | None:
+        ids = {pid: inner_ids(pid) for pid in tree_of(self.process.pid)}
+        return min((pid for pid in ids if ids[pid][-1:] == (1,)), key=lambda pid: len(ids[pid]), default=None)
+
+
+def _shown(mounts: Sequence[Mount]) -> dict[int, str]:
+    """The host folders that the holder sees, by the number of their mount; the others are copied."""
+    for mount in mounts:
+        if not Path(mount.source).is_dir():
+            raise SandboxError(f"no such folder to mount: {mount.source}")
+        if mount.mode == "read_only" and not readable_by_sandbox(Path(mount.source).resolve()):
+            raise SandboxError(f"the sandbox's user can't reach {mount.source}: chmod o+x it and the folders above it")
+    seen = (number for number, mount in enumerate(mounts) if mount.mode == "read_only" or _can_be_lower(mount))
+    return {number: mounts[number].source for number in seen}
+
+
+def _can_be_lower(mount: Mount) -> bool:
+    """Whether a folder can be overlaid: the sandbox's user must reach it, and own it to write over its files."""
+    source, user = Path(mount.source), namespaces.NOBODY if os.geteuid() == 0 else os.geteuid()
+    return source.stat().st_uid == user and readable_by_sandbox(source.resolve())
+
+
+async def _first_object(file: IO[bytes]) -> bytes:
+    """A JSON object that arrives in pieces; nothing if the writer ends before."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    try:
+        return await reader.readuntil(b"}")
+    except asyncio.IncompleteReadError:
+        return b""
+    finally:
+        transport.close()

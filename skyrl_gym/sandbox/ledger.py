@@ -6,21 +6,38 @@ import atexit
 import contextlib
 import os
 import shutil
-import signal
+import stat
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+from skyrl_gym.sandbox.processes import kill, kill_until_gone, marked
 
 __all__ = ["Entry", "Ledger", "default_ledger"]
 
 
 @dataclass(eq=False)
 class Entry:
-    """What one sandbox holds of the host: process ids (of a process group or namespace init) and folders."""
+    """What one sandbox holds of the host.
+
+    `pids` end everything when they are killed; `mark` is in the environment of every process, where killing
+    one does not end the others; `folders` are removed. `owner` is the process that made it.
+    """
 
     backend: str
-    pids: list[int] = field(default_factory=list)
+    pids: set[int] = field(default_factory=set)
+    mark: str = ""
     folders: list[Path] = field(default_factory=list)
+    owner: int = field(default_factory=os.getpid)
+
+    def destroy(self) -> None:
+        """Kills and removes all of it, without an event loop."""
+        kill(self.pids)
+        if self.mark:
+            kill_until_gone(partial(marked, self.mark))
+        for folder in self.folders:
+            _remove(folder)
 
 
 class Ledger:
@@ -43,6 +60,7 @@ class Ledger:
         with self._lock:
             self.created += 1
             self._entries.add(entry)
+            _left_at_exit.add(entry)
         return entry
 
     def strike(self, entry: Entry) -> None:
@@ -50,24 +68,35 @@ class Ledger:
         with self._lock:
             if entry in self._entries:
                 self._entries.remove(entry)
+                _left_at_exit.discard(entry)
                 self.destroyed += 1
 
-    def kill_all(self) -> None:
-        """Kills and removes what is left; for the end of the interpreter, when no event loop runs any more."""
-        for entry in tuple(self._entries):
-            for pid in entry.pids:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            for folder in entry.folders:
-                shutil.rmtree(folder, ignore_errors=True)
-            self.strike(entry)
 
-
-# One for the process, as `atexit` needs; a run that wants its own count passes its own.
 _default = Ledger()
-atexit.register(_default.kill_all)
+# What the interpreter takes along when it ends, whichever ledger it stands in.
+_left_at_exit: set[Entry] = set()
 
 
 def default_ledger() -> Ledger:
-    """The process's ledger, emptied when the interpreter ends."""
+    """The process's ledger; a run that wants its own count passes its own."""
     return _default
+
+
+@atexit.register
+def _destroy_what_is_left() -> None:
+    for entry in tuple(_left_at_exit):
+        if entry.owner == os.getpid():  # a forked child leaves its parent's alone
+            with contextlib.suppress(OSError):
+                entry.destroy()
+
+
+def _remove(folder: Path) -> None:
+    """Removes a tree, also where a command took the right to do so away from its folders."""
+    if not folder.exists():
+        return
+    folder.chmod(stat.S_IRWXU)
+    for parent, folders, _ in os.walk(folder):
+        for path in (Path(parent, name) for name in folders):
+            if not path.is_symlink():
+                path.chmod(stat.S_IRWXU)
+    shutil.rmtree(folder)

@@ -1,76 +1,48 @@
-"""What the sandboxes of this machine have in common: a scratch folder, commands as child processes, files by `cat`."""
+"""What the sandboxes of this machine have in common: commands as child processes, files by `cat`, an owner for each."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import shutil
-import stat
-import tempfile
+import errno
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import PurePosixPath
 from types import TracebackType
 from typing import ClassVar, Self
 
 from skyrl_gym.errors import SandboxError, SandboxLost
-from skyrl_gym.sandbox.base import ExecResult, ExecStatus, Mount, SandboxSpec, Shell
+from skyrl_gym.sandbox.base import ExecResult, ExecStatus, SandboxSpec, Shell
 from skyrl_gym.sandbox.ledger import Entry, Ledger
 from skyrl_gym.sandbox.output import CappedOutput
-from skyrl_gym.sandbox.processes import children_of, kill, marked, tree_of
-from skyrl_gym.sandbox.shell import DRIVER_ENV, SHELL_COMMAND, PipeShell
+from skyrl_gym.sandbox.running import Running, uninterrupted
+from skyrl_gym.sandbox.shell import DRIVER_ENV, SHELL_COMMAND, PipeShell, RestartingShell
 
-__all__ = ["LocalSandbox", "Started"]
+__all__ = ["PATH", "LocalSandbox"]
 
-FILE_TIMEOUT_S = 60.0
-REAP_S = 2.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+START_TIMEOUT_S = 60.0
+FILE_TIMEOUT_S = 60.0
+MAX_ARGUMENT = 32_000  # characters; the kernel takes 128 KiB for one argument
 # `sh` with the path as an argument of its own: a name that begins with a dash is still a name.
-_READ = 'f=$1; [ -d "$f" ] && exit 21; [ -e "$f" ] || exit 2; [ -r "$f" ] || exit 13; exec cat < "$f"'
-_WRITE = 'f=$1; [ -d "$f" ] && exit 21; mkdir -p -- "$(dirname -- "$f")" && exec cat > "$f"'
-
-
-class Started:
-    """A running command.
-
-    Args:
-        process: the child process to talk to.
-        root: the process whose tree is killed; the namespace's pid 1 where there is one.
-        mark: NAME=value in the environment of everything that it starts, to find daemons that left the tree.
-    """
-
-    def __init__(self, process: asyncio.subprocess.Process, root: int, mark: str = "") -> None:
-        self.process = process
-        self.root = root
-        self._mark = mark
-
-    @property
-    def main(self) -> int:
-        """The command itself: the first process below the namespace's pid 1, or the root."""
-        return self.root if self.root == self.process.pid else min(children_of(self.root), default=self.root)
-
-    def others(self) -> set[int]:
-        """Everything that it started and that still lives."""
-        return tree_of(self.root) | (marked(self._mark) if self._mark else set())
-
-    async def end(self) -> None:
-        """Kills the whole tree and reaps it."""
-        kill(self.others() | {self.root})
-        try:
-            # An outer process reaps the namespace's pid 1 and ends by itself; killed first, it would leave a zombie.
-            async with asyncio.timeout(REAP_S):
-                await self.process.wait()
-        except TimeoutError:
-            self.process.kill()
-            await self.process.wait()
-        # asyncio closes the pipes only when it is told.
-        self.process._transport.close()  # type: ignore[attr-defined]
+_READ = """
+[ -d "$1" ] && exit 21
+[ -e "$1" ] || exit 2
+[ -f "$1" ] || { echo 'not a regular file' >&2; exit 1; }
+[ -r "$1" ] || exit 13
+exec head -c "$2" < "$1"
+"""
+_WRITE = '[ -d "$1" ] && exit 21; mkdir -p -- "$(dirname -- "$1")" && exec cat > "$1"'
+_ERRORS: Mapping[int | None, tuple[type[OSError], str]] = {
+    2: (FileNotFoundError, "no such file"),
+    13: (PermissionError, "not readable"),
+    21: (IsADirectoryError, "is a folder"),
+}
 
 
 class LocalSandbox(ABC):
-    """A sandbox made of child processes and a scratch folder on this machine."""
+    """A sandbox made of child processes. A backend says how it is built, how a command is started, and how it ends."""
 
     backend: ClassVar[str]
 
@@ -79,34 +51,47 @@ class LocalSandbox(ABC):
         self.capabilities: frozenset[str] = frozenset()
         self._ledger = ledger
         self._entry: Entry | None = None
-        self._scratch: Path | None = None
-        self._running: set[Started] = set()
-        self._shell: _RestartingShell | None = None
-        self._closed = False
+        self._running: set[Running] = set()
+        self._shell: RestartingShell | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @abstractmethod
-    async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Started:
+    async def _build(self, entry: Entry) -> None:
+        """Makes the place; whatever it takes from the host is entered first."""
+
+    @abstractmethod
+    async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
         """Starts a command with piped stdin and stdout, stderr joined to stdout."""
 
     @abstractmethod
-    def _owner(self) -> int | None:
-        """The user that files in the scratch folder must belong to; None for the present one."""
+    async def _demolish(self, entry: Entry) -> None:
+        """Frees what the entry holds, as far as it was built; no command runs any more."""
+
+    @abstractmethod
+    def _died(self, code: int) -> bool:
+        """Whether a command's exit status (negative: a signal) means that the sandbox is gone."""
 
     async def start(self) -> Self:
-        """Makes the scratch folder and copies private mounts into it.
+        """Builds it, and proves that a command runs.
 
         Raises:
-            SandboxError: a mount can't be had; nothing is left behind.
+            SandboxError: it can't be had, or not in time; nothing is left behind.
         """
+        if self.spec.image is not None:
+            raise SandboxError(f"the {self.backend} backend has no images, it shows this machine's /usr; image is None")
         self._entry = self._ledger.enter(self.backend)
         try:
-            self._scratch = Path(tempfile.mkdtemp(prefix="skyrl-"))
-            self._entry.folders.append(self._scratch)
-            await asyncio.to_thread(self._prepare, self._scratch)
+            async with asyncio.timeout(START_TIMEOUT_S) as clock:
+                await self._build(self._entry)
+                tried = await self.exec(["true"], timeout_s=START_TIMEOUT_S)
+            if tried.code != 0:
+                raise SandboxError(f"a command does not start in the sandbox: {tried.text.strip()[-500:]}")
         except BaseException as error:
             await self.close()
-            if isinstance(error, OSError | shutil.Error):
-                raise SandboxError(f"can't prepare a {self.backend} sandbox: {error}") from error
+            if isinstance(error, TimeoutError) and clock.expired():
+                raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s") from None
+            if isinstance(error, OSError):
+                raise SandboxError(f"can't make a {self.backend} sandbox: {error}") from error
             raise
         return self
 
@@ -120,65 +105,55 @@ class LocalSandbox(ABC):
         max_bytes: int = 1_048_576,
     ) -> ExecResult:
         """Runs one command; see `Sandbox.exec`."""
-        self._check_open()
-        arguments = ["bash", "-c", command] if isinstance(command, str) else command
-        started_at = time.monotonic()
-        started = await self._begin(arguments, env or {})
+        # By way of `sh`, a program that is not there is an ordinary failure, 127, in every backend.
+        arguments = ["bash", "-c", command] if isinstance(command, str) else ["sh", "-c", 'exec "$@"', "sh", *command]
+        began = time.monotonic()
         output = CappedOutput(max_bytes)
         status: ExecStatus = "ok"
-        clock = asyncio.timeout(timeout_s)
-        try:
-            async with clock:
-                await asyncio.gather(_feed(started.process, stdin), _collect(started.process, output))
-                await started.process.wait()
-        except TimeoutError:
-            if not clock.expired():
-                raise
-            status = "timeout"
-        finally:
-            code = started.process.returncode
-            await self._finish(started)
-        return ExecResult(output.value(), code, status, time.monotonic() - started_at, output.dropped)
+        code: int | None = None
+        if max(map(len, arguments)) > MAX_ARGUMENT:
+            return ExecResult(b"Argument list too long: put it into a file, or give it as stdin", 126)
+        async with self._begun(arguments, env or {}) as running:
+            try:
+                async with asyncio.timeout(timeout_s) as clock:
+                    code = await running.communicate(stdin, output)
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+                status = "timeout"
+        if code is not None:
+            self._check_open()
+            if self._died(code):
+                raise SandboxLost("the sandbox died while a command ran")
+            code = code if code >= 0 else 128 - code
+        return ExecResult(output.value(), code, status, time.monotonic() - began, output.dropped)
 
     async def shell(self) -> Shell:
         """The persistent shell."""
         self._check_open()
-        if self._shell is None:
-            self._shell = _RestartingShell(self._start_shell, self._finish)
-            await self._shell.start()
+        self._shell = self._shell or RestartingShell(self._start_shell)
+        await self._shell.start()
         return self._shell
-
-    async def _start_shell(self) -> tuple[PipeShell, Started]:
-        self._check_open()
-        started = await self._begin(SHELL_COMMAND, DRIVER_ENV)
-        return PipeShell(started.process, lambda spare: _sweep(started, spare)), started
 
     async def read(self, path: str | PurePosixPath, *, max_bytes: int = 16_777_216) -> bytes:
         """A file's bytes; see `Sandbox.read`."""
-        result = await self.exec(
-            ["sh", "-c", _READ, "sh", str(path)], timeout_s=FILE_TIMEOUT_S, max_bytes=2 * max_bytes
-        )
+        command = ["sh", "-c", _READ, "sh", _name(path), str(max_bytes + 1)]
+        result = await self.exec(command, timeout_s=FILE_TIMEOUT_S, max_bytes=2 * max_bytes + 2)
         _raise_for(result, path)
-        if len(result.output) > max_bytes or result.dropped_bytes:
+        if len(result.output) > max_bytes:
             raise SandboxError(f"{path} is larger than {max_bytes} bytes")
         return result.output
 
     async def write(self, path: str | PurePosixPath, data: bytes) -> None:
         """Writes a file; see `Sandbox.write`."""
-        result = await self.exec(["sh", "-c", _WRITE, "sh", str(path)], timeout_s=FILE_TIMEOUT_S, stdin=data)
+        result = await self.exec(["sh", "-c", _WRITE, "sh", _name(path)], timeout_s=FILE_TIMEOUT_S, stdin=data)
         _raise_for(result, path)
 
     async def close(self) -> None:
-        """Kills every process and removes the scratch folder; a caller's cancellation does not cut it short."""
-        if self._closed:
-            return
-        self._closed = True
-        closing = asyncio.ensure_future(self._close())
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await closing
-            raise
+        """Kills every process and frees everything; a caller's cancellation does not cut it short."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await uninterrupted(_result(self._closing))
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,122 +163,66 @@ class LocalSandbox(ABC):
     ) -> None:
         await self.close()
 
-    # ---- inside
-
     async def _close(self) -> None:
-        for started in tuple(self._running):
-            await self._finish(started)
-        if self._scratch is not None:
-            await asyncio.to_thread(_remove, self._scratch)
-        if self._entry is not None:
-            self._ledger.strike(self._entry)
+        if self._entry is None:
+            return
+        await asyncio.gather(*(self._finish(running) for running in tuple(self._running)))
+        await self._demolish(self._entry)
+        self._ledger.strike(self._entry)
 
-    async def _begin(self, command: Sequence[str], env: Mapping[str, str]) -> Started:
-        started = await self._spawn(command, {**self.spec.env, **env})
-        self._running.add(started)
-        if self._entry is not None:
-            self._entry.pids.append(started.root)
-        return started
+    @asynccontextmanager
+    async def _begun(self, command: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[Running]:
+        running = await self._begin(command, env)
+        try:
+            yield running
+        finally:
+            await uninterrupted(self._finish(running))
 
-    async def _finish(self, started: Started) -> None:
-        self._running.discard(started)
-        await started.end()
-        if self._entry is not None and started.root in self._entry.pids:
-            self._entry.pids.remove(started.root)
+    async def _begin(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
+        self._check_open()
+        # As bash does, without NULs; half of a surrogate pair is no character.
+        plain = [argument.replace("\0", "").encode(errors="replace").decode() for argument in command]
+        try:
+            running = await self._spawn(plain, {**self.spec.env, **env})
+        except OSError as error:  # not a file's: a caller of `read` must not take it for one
+            raise SandboxError(f"can't start a process: {error}") from error
+        self._running.add(running)
+        if self._closing is not None:  # closed while it started
+            await uninterrupted(self._finish(running))
+            self._check_open()
+        return running
+
+    async def _finish(self, running: Running) -> None:
+        self._running.discard(running)
+        await running.end()
+
+    async def _start_shell(self) -> PipeShell:
+        running = await self._begin(SHELL_COMMAND, DRIVER_ENV)
+        return PipeShell(running.process, running.sweep, lambda: self._finish(running))
 
     def _check_open(self) -> None:
-        if self._closed or self._scratch is None:
+        if self._closing is not None or self._entry is None:
             raise SandboxLost("the sandbox has been closed")
 
-    def _prepare(self, scratch: Path) -> None:
-        for name in ("work", "tmp"):
-            (scratch / name).mkdir()
-        for number, mount in enumerate(self.spec.mounts):
-            if not Path(mount.source).is_dir():
-                raise SandboxError(f"no such folder to mount: {mount.source}")
-            if mount.mode == "private":
-                shutil.copytree(mount.source, self._copy_of(number), symlinks=True, dirs_exist_ok=True)
-        owner = self._owner()
-        if owner is not None:
-            for folder, _, files in os.walk(scratch):
-                for path in (folder, *(os.path.join(folder, file) for file in files)):
-                    os.chown(path, owner, owner, follow_symlinks=False)
 
-    def _copy_of(self, number: int) -> Path:
-        """Where the private copy of a mount stands; one at the working directory is that directory."""
-        assert self._scratch is not None
-        mount: Mount = self.spec.mounts[number]
-        return self._scratch / ("work" if mount.target == self.spec.workdir else f"mount-{number}")
+async def _result(task: asyncio.Task[None]) -> None:
+    await task
 
 
-class _RestartingShell:
-    """A shell that comes back: a command that kills even its supervisor ends the shell, not the sandbox."""
-
-    def __init__(
-        self,
-        start: Callable[[], Awaitable[tuple[PipeShell, Started]]],
-        finish: Callable[[Started], Awaitable[None]],
-    ) -> None:
-        self._start = start
-        self._finish = finish
-        self._current: tuple[PipeShell, Started] | None = None
-
-    async def start(self) -> PipeShell:
-        """The running shell, started if there is none."""
-        self._current = self._current or await self._start()
-        return self._current[0]
-
-    async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
-        """Runs one command line; see `Shell.run`."""
-        began = time.monotonic()
-        shell = await self.start()
-        try:
-            return await shell.run(command, timeout_s=timeout_s, max_bytes=max_bytes)
-        except SandboxLost:
-            if self._current is not None and self._current[0] is shell:
-                started, self._current = self._current[1], None
-                await self._finish(started)
-            return ExecResult(b"", None, "shell_exited", time.monotonic() - began)
-
-
-async def _sweep(started: Started, spare_driver: bool) -> None:
-    """Kills what a shell's commands started, orphans too, and the driver unless it is spared."""
-    supervisor = started.main
-    drivers = children_of(supervisor) if spare_driver else set()
-    kill(started.others() - {started.root, supervisor} - drivers)
-
-
-async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        process.stdin.write(data)
-        await process.stdin.drain()
-    process.stdin.close()
-
-
-async def _collect(process: asyncio.subprocess.Process, output: CappedOutput) -> None:
-    assert process.stdout is not None
-    while data := await process.stdout.read(262_144):
-        output.feed(data)
+def _name(path: object) -> str:
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "a path holds no NUL", str(path))
+    return str(path)
 
 
 def _raise_for(result: ExecResult, path: object) -> None:
     if result.status == "timeout":
         raise SandboxError(f"reading or writing {path} took longer than {FILE_TIMEOUT_S:g} s")
-    match result.code:
-        case 0:
-            return
-        case 2:
-            raise FileNotFoundError(f"no such file: {path}")
-        case 21:
-            raise IsADirectoryError(f"is a folder: {path}")
-        case 13:
-            raise PermissionError(f"not readable: {path}")
-    raise PermissionError(f"{path}: {result.text.strip() or f'exit status {result.code}'}")
-
-
-def _remove(folder: Path) -> None:
-    """Removes a tree, also where a command took the right to do so away from its folders."""
-    for inner, _, _ in os.walk(folder):
-        os.chmod(inner, stat.S_IRWXU)
-    shutil.rmtree(folder)
+    if result.code == 0:
+        return
+    text = result.text.strip()
+    if result.code in _ERRORS:
+        kind, text = _ERRORS[result.code]
+    else:
+        kind = PermissionError if "Permission denied" in text or "Read-only file system" in text else OSError
+    raise kind(f"{text}: {path}")

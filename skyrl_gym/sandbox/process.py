@@ -1,6 +1,8 @@
 """Plain child processes: no isolation at all, and only when asked for by name.
 
-A command can read and change whatever the user can. For code that you trust on a machine without bubblewrap.
+A command can read and change whatever the user can, use the network, and see every process. For code that you
+trust on a machine without bubblewrap. A daemon is found by a mark in its environment; one that was started with
+an empty environment outlives the sandbox. Limits of memory, processes and disk are not held.
 """
 
 from __future__ import annotations
@@ -8,13 +10,22 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from skyrl_gym.errors import SandboxError
-from skyrl_gym.sandbox.local import PATH, LocalSandbox, Started
+from skyrl_gym.sandbox.base import Mount
+from skyrl_gym.sandbox.ledger import Entry
+from skyrl_gym.sandbox.local import PATH, LocalSandbox
+from skyrl_gym.sandbox.processes import kill_until_gone, marked, tree_of
+from skyrl_gym.sandbox.running import Running
 
 __all__ = ["ProcessSandbox", "UnsafeSandboxWarning"]
+
+_MARK = "SKYRL_PROCESS"
 
 
 class UnsafeSandboxWarning(UserWarning):
@@ -22,36 +33,76 @@ class UnsafeSandboxWarning(UserWarning):
 
 
 class ProcessSandbox(LocalSandbox):
-    """Commands run in the scratch folder, as the present user. Targets of mounts other than `workdir` are refused."""
+    """Commands run in a scratch folder, as the present user.
+
+    `workdir` is that folder, whatever path the specification gives; a private mount there is copied into it. No
+    other folder can be shown at another path than its own: such mounts are refused.
+    """
 
     backend: ClassVar[str] = "process"
+    _scratch: Path
 
-    async def start(self) -> ProcessSandbox:
-        """Makes the scratch folder.
-
-        Raises:
-            SandboxError: a mount would have to appear at a path of the host's.
-        """
+    async def _build(self, entry: Entry) -> None:
         for mount in self.spec.mounts:
-            if mount.mode == "private" and mount.target != self.spec.workdir:
-                raise SandboxError(f"the process backend can't show a folder at {mount.target}; use bubblewrap")
-        await super().start()
-        return self
+            self._check_mount(mount)
+        entry.mark = f"{_MARK}={secrets.token_hex(16)}"
+        self._scratch = Path(tempfile.mkdtemp(prefix="skyrl-"))
+        entry.folders.append(self._scratch)
+        await asyncio.to_thread(self._fill)
+        self.capabilities = frozenset({"private:copy"})
 
-    def _owner(self) -> int | None:
-        return None
-
-    async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Started:
-        assert self._scratch is not None
-        scratch_tmp = str(self._scratch / "tmp")
-        name, token = "SKYRL_PROCESS", secrets.token_hex(16)
+    async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
+        assert self._entry is not None
+        home, mark = str(self._scratch / "tmp"), f"{self._entry.mark}.{secrets.token_hex(8)}"
+        name, _, value = mark.partition("=")
         process = await asyncio.create_subprocess_exec(
             *command,
             cwd=self._scratch / "work",
-            env={"PATH": os.environ.get("PATH", PATH), "HOME": scratch_tmp, "TMPDIR": scratch_tmp, **env, name: token},
+            env={"PATH": os.environ.get("PATH", PATH), "HOME": home, "TMPDIR": home, **env, name: value},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
         )
-        return Started(process, process.pid, mark=f"{name}={token}")
+        return _Marked(process, mark)
+
+    async def _demolish(self, entry: Entry) -> None:
+        await asyncio.to_thread(entry.destroy)
+
+    def _died(self, code: int) -> bool:
+        return False
+
+    def _check_mount(self, mount: Mount) -> None:
+        if not Path(mount.source).is_dir():
+            raise SandboxError(f"no such folder to mount: {mount.source}")
+        shown = self.spec.workdir if mount.mode == "private" else mount.source
+        if mount.target != shown:
+            raise SandboxError(
+                f"the process backend can't show {mount.source} ({mount.mode}) at {mount.target}, only at {shown}; "
+                "use bubblewrap"
+            )
+
+    def _fill(self) -> None:
+        for name in ("work", "tmp"):
+            (self._scratch / name).mkdir()
+        for mount in self.spec.mounts:
+            if mount.mode == "private":
+                shutil.copytree(mount.source, self._scratch / "work", symlinks=True, dirs_exist_ok=True)
+
+
+class _Marked(Running):
+    """A command and, found by the mark in their environment, also the daemons that left its tree."""
+
+    def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
+        super().__init__(process)
+        self._mark = mark
+
+    def _supervisor(self) -> int:
+        return self.process.pid
+
+    def _started(self) -> set[int]:
+        below = tree_of(self.process.pid) | {self.process.pid} if self.process.returncode is None else set()
+        return below | marked(self._mark)
+
+    async def _kill(self) -> None:
+        await asyncio.to_thread(kill_until_gone, self._started)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["children_of", "kill", "marked", "tree_of"]
+__all__ = ["alive", "children_of", "inner_ids", "kill", "kill_until_gone", "marked", "tree_of"]
 
 
 def tree_of(root: int) -> set[int]:
     """The ids of all descendants of a process; orphans are children of the reaper that adopted them."""
     children: dict[int, list[int]] = defaultdict(list)
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (parent := _parent(int(name))) is not None:
-            children[parent].append(int(name))
+    for pid in _all():
+        if fields := _stat(pid):
+            children[int(fields[1])].append(pid)
     found: set[int] = set()
     waiting = [root]
     while waiting:
@@ -28,13 +29,27 @@ def tree_of(root: int) -> set[int]:
 
 def children_of(pid: int) -> set[int]:
     """The direct children."""
-    return {child for child in tree_of(pid) if _parent(child) == pid}
+    return {child for child in _all() if (fields := _stat(child)) and int(fields[1]) == pid}
 
 
 def marked(mark: str) -> set[int]:
-    """The processes that have this NAME=value in the environment they were started with."""
+    """The processes started with an environment that holds this text, a NAME=value or the beginning of one."""
     wanted = mark.encode()
-    return {int(name) for name in os.listdir("/proc") if name.isdigit() and wanted in _environment(name)}
+    return {pid for pid in _all() if any(item.startswith(wanted) for item in _read(pid, "environ").split(b"\0"))}
+
+
+def inner_ids(pid: int) -> tuple[int, ...]:
+    """A process's ids, from our pid namespace to the innermost one that it is in; empty if it is gone."""
+    for line in _read(pid, "status").splitlines():
+        if line.startswith(b"NSpid:"):
+            return tuple(map(int, line.split()[1:]))
+    return ()
+
+
+def alive(pid: int) -> bool:
+    """It exists and is no zombie."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in (b"Z", b"X")
 
 
 def kill(pids: Iterable[int]) -> None:
@@ -46,18 +61,26 @@ def kill(pids: Iterable[int]) -> None:
                 os.kill(pid, sent)
 
 
-def _environment(pid: str) -> list[bytes]:
+def kill_until_gone(find: Callable[[], Collection[int]], *, limit_s: float = 1.0) -> None:
+    """Kills what `find` finds, again and again: a fork bomb has children that the first look did not see."""
+    until = time.monotonic() + limit_s
+    while (found := [pid for pid in find() if alive(pid)]) and time.monotonic() < until:
+        kill(found)
+        time.sleep(0.002)
+
+
+def _all() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read(pid: int, name: str) -> bytes:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
     except OSError:
-        return []
+        return b""
 
 
-def _parent(pid: int) -> int | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name, in parentheses, may itself hold spaces and parentheses.
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
+def _stat(pid: int) -> list[bytes]:
+    """State, parent and so on; the name before them, in parentheses, may itself hold spaces and parentheses."""
+    return _read(pid, "stat").rpartition(b")")[2].split()

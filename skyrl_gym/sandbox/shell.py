@@ -14,17 +14,20 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import NamedTuple
 
 from skyrl_gym.errors import SandboxLost
 from skyrl_gym.sandbox.base import ExecResult, ExecStatus
 from skyrl_gym.sandbox.output import CappedOutput
+from skyrl_gym.sandbox.running import uninterrupted
 
-__all__ = ["DRIVER_ENV", "SHELL_COMMAND", "PipeShell"]
+__all__ = ["DRIVER_ENV", "SHELL_COMMAND", "PipeShell", "RestartingShell"]
 
+# "+" marks the beginning of a command, its exit status the end.
 _DRIVER = r"""
 while IFS= read -r -d '' -u 200 __n && IFS= read -r -d '' -u 200 __c; do
+  printf '\001%s +\001' "$__n" >&201
   eval "$__c" </dev/null >&201 2>&201 200<&- 201>&-
   printf '\001%s %d\001' "$__n" "$?" >&201
 done
@@ -56,7 +59,7 @@ _MARKER_LENGTH = 64
 class _End(NamedTuple):
     """How a command ended: its exit status, and whether it took its shell along."""
 
-    code: int
+    code: int | None
     shell_exited: bool
 
 
@@ -65,29 +68,30 @@ class PipeShell:
 
     Args:
         process: the supervisor, with piped stdin and stdout.
-        sweep: kills the sandbox's processes but the supervisor; spares its child, the driver, when told to.
+        sweep: kills what the supervisor started; spares its child, the driver, when told to.
+        end: kills all of it.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, sweep: Callable[[bool], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        sweep: Callable[[bool], Awaitable[None]],
+        end: Callable[[], Coroutine[object, object, None]],
+    ) -> None:
+        self.end = end
+        self.lost = False
         self._process = process
         self._sweep = sweep
         self._secret = secrets.token_hex(8)
         self._greeted = False
-        self._lock = asyncio.Lock()
         self._unread = b""
 
-    async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
-        """Runs one command line; see `Shell.run`."""
-        async with self._lock:
-            return await self._run(command, timeout_s, max_bytes)
-
-    async def _run(self, command: str, timeout_s: float, max_bytes: int) -> ExecResult:
-        started = time.monotonic()
+    async def run(self, command: str, *, timeout_s: float, max_bytes: int) -> ExecResult:
+        """Runs one command line; see `Shell.run`. When it is cancelled or sets `lost`, the shell is to be ended."""
+        began = time.monotonic()
         output = CappedOutput(max_bytes)
-        nonce = secrets.token_hex(8)
-        await self._send(nonce, command)
         flood = asyncio.Event()
-        reading = asyncio.create_task(self._read(nonce, output, flood))
+        reading = asyncio.create_task(self._converse(command, output, flood))
         flooded = asyncio.create_task(flood.wait())
         status: ExecStatus = "ok"
         try:
@@ -96,15 +100,23 @@ class PipeShell:
                 status = "output_limit" if flood.is_set() else "timeout"
                 await self._kill_command(reading)
             end = await reading
+        except SandboxLost:
+            self.lost = True
+            end = _End(None, shell_exited=True)
         finally:
             flooded.cancel()
-            if not reading.done():  # cancelled from outside: the command must not go on
-                reading.cancel()
-                await self._sweep(False)
+            reading.cancel()
+        code = None if status == "timeout" else end.code
         if end.shell_exited and status == "ok":
             status = "shell_exited"
-        code = None if status == "timeout" else end.code
-        return ExecResult(output.value(), code, status, time.monotonic() - started, output.dropped)
+        return ExecResult(
+            output.value(), code, status, time.monotonic() - began, output.dropped, restarted=end.shell_exited
+        )
+
+    async def _converse(self, command: str, output: CappedOutput, flood: asyncio.Event) -> _End:
+        nonce = secrets.token_hex(8)
+        await self._send(nonce, command)
+        return await self._read(nonce, output, flood)
 
     async def _send(self, nonce: str, command: str) -> None:
         assert self._process.stdin is not None
@@ -120,21 +132,28 @@ class PipeShell:
 
     async def _read(self, nonce: str, output: CappedOutput, flood: asyncio.Event) -> _End:
         """Reads up to the command's end marker; past the output limit it goes on, only counting."""
-        assert self._process.stdout is not None
-        marker = re.compile(rf"\x01({nonce}|{self._secret}) (\d+)\x01".encode())
+        marker = re.compile(rf"\x01({nonce}|{self._secret}) (\+|\d+)\x01".encode())
+        began = False
         while True:
-            if found := marker.search(self._unread):
+            while found := marker.search(self._unread):
                 output.feed(self._unread[: found.start()])
                 self._unread = self._unread[found.end() :]
-                return _End(int(found[2]), shell_exited=found[1].decode() == self._secret)
+                if found[2] == b"+":
+                    began = True
+                elif began:  # else it tells of a driver that died before this command came
+                    return _End(int(found[2]), shell_exited=found[1].decode() == self._secret)
             output.feed(self._unread[:-_MARKER_LENGTH])
             self._unread = self._unread[-_MARKER_LENGTH:]
             if output.total > OUTPUT_LIMIT:
                 flood.set()
-            data = await self._process.stdout.read(262_144)
-            if not data:
-                raise SandboxLost("the sandbox died while a command ran")
-            self._unread += data
+            self._unread += await self._more()
+
+    async def _more(self) -> bytes:
+        assert self._process.stdout is not None
+        data = await self._process.stdout.read(262_144)
+        if not data:
+            raise SandboxLost("the sandbox died while a command ran")
+        return data
 
     async def _kill_command(self, reading: asyncio.Task[_End]) -> None:
         """First the command's processes; then, if the shell itself is stuck in a loop of builtins, that too."""
@@ -144,3 +163,43 @@ class PipeShell:
             if reading.done():
                 return
         raise SandboxLost("the sandbox's shell did not come back after its command was killed")
+
+
+class RestartingShell:
+    """A shell that comes back: a command that kills even its supervisor ends the shell, not the sandbox.
+
+    Args:
+        open_shell: starts a shell; raises `SandboxLost` when the sandbox itself is gone.
+    """
+
+    def __init__(self, open_shell: Callable[[], Awaitable[PipeShell]]) -> None:
+        self._open_shell = open_shell
+        self._current: PipeShell | None = None
+        self._lock = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Starts it if it does not run."""
+        async with self._lock:
+            await self._started()
+
+    async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
+        """Runs one command line; see `Shell.run`."""
+        async with self._lock:
+            shell = await self._started()
+            try:
+                result = await shell.run(command, timeout_s=timeout_s, max_bytes=max_bytes)
+            except BaseException:  # cancelled: the command must not go on
+                await self._drop(shell)
+                raise
+            if shell.lost:
+                await self._drop(shell)
+                await self._started()
+            return result
+
+    async def _started(self) -> PipeShell:
+        self._current = self._current or await self._open_shell()
+        return self._current
+
+    async def _drop(self, shell: PipeShell) -> None:
+        self._current = None
+        await uninterrupted(shell.end())

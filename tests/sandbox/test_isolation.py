@@ -152,12 +152,12 @@ def test_an_interpreter_that_ends_takes_its_sandboxes_along() -> None:
         "async def main():\n"
         "    box = await open_sandbox(SandboxSpec())\n"
         "    await (await box.shell()).run('sleep 986 &', timeout_s=5)\n"
-        "    print(box._scratch)\n"
+        "    print(box._holder.init)\n"
         "asyncio.run(main())\n"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
-    assert not Path(done.stdout.strip()).exists()
+    assert not Path("/proc", done.stdout.strip()).exists()
     assert not subprocess.run(["pgrep", "-f", "sleep 986"], capture_output=True).stdout
 
 

@@ -1,0 +1,183 @@
+"""The arguments of bubblewrap: the holder of a sandbox's namespaces, and the commands that run in them.
+
+The holder owns the user, pid, network, ipc and host name namespaces and all of the sandbox's files, which are
+in memory below /box. A command enters them and gets, by a second bubblewrap, a view of the files, a pid namespace
+of its own, and no privilege at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+from skyrl_gym.errors import SandboxError
+from skyrl_gym.sandbox.base import Limits, SandboxSpec
+from skyrl_gym.sandbox.local import PATH
+
+__all__ = ["NOBODY", "PROGRAMS", "command_options", "enter", "holder", "limited_bwrap", "probe", "program"]
+
+NOBODY = 65_534
+PROGRAMS = ("bwrap", "nsenter", "prlimit", "setpriv", "tar")
+MB = 1_048_576
+INSTALL = "sudo apt-get install bubblewrap util-linux tar"
+_USER = 1000
+_INNER_BWRAP = "/lower/bwrap"
+_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "ssl/certs", "ssl/openssl.cnf")
+_NETWORK_ETC = ("resolv.conf", "services", "protocols")
+_SETUP = f"""
+set -e
+mount -t tmpfs -o "size=$1,nr_inodes=$2,mode=755" tmpfs /box
+shift 2
+cd /box
+mkdir etc shm tmp work
+chmod 1777 shm tmp
+echo 'root:x:0:0::/:/bin/sh
+sandbox:x:{_USER}:{_USER}::/tmp:/bin/bash
+nobody:x:65534:65534::/:/bin/sh' > etc/passwd
+echo 'root:x:0:
+sandbox:x:{_USER}:
+nogroup:x:65534:' > etc/group
+echo '127.0.0.1 localhost sandbox' > etc/hosts
+
+overlay() {{
+  mkdir -p "/box/$2/upper" "/box/$2/work" "/box/$2/all"
+  mount -t overlay -o "lowerdir=$1,upperdir=/box/$2/upper,workdir=/box/$2/work,userxattr" overlay "/box/$2/all"
+}}
+# A folder that is removed and made anew needs an attribute which files in memory have since Linux 6.6.
+works() {{
+  mkdir -p probe/lower/folder && overlay /box/probe/lower probe &&
+    rmdir probe/all/folder && mkdir probe/all/folder && umount probe/all
+}}
+how=copy
+if [ $# = 0 ] || works 2>/dev/null; then how=overlay; fi
+for n in "$@"; do
+  if [ $how = overlay ] && overlay "/lower/$n" "$n" 2>/dev/null; then echo "$n"; else mkdir -p "$n/all"; fi
+done
+echo ready
+exec cat
+"""
+
+
+def program(name: str) -> str:
+    """The path of a program of this machine's.
+
+    Raises:
+        SandboxError: it is not installed.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise SandboxError(f"{name} is not installed: {INSTALL}")
+    return found
+
+
+def holder(spec: SandboxSpec, shown: Mapping[int, str], info: int) -> list[str]:
+    """The command that makes the namespaces and keeps them until its stdin ends.
+
+    It prints the numbers of the private mounts that it could overlay, then "ready".
+
+    Args:
+        spec: the sandbox to be made.
+        shown: host folders by the number of their mount.
+        info: a descriptor to which bubblewrap writes the pid of the namespace's first process.
+    """
+    lower = [part for number, source in shown.items() for part in ("--ro-bind", source, f"/lower/{number}")]
+    private = [str(number) for number, mount in enumerate(spec.mounts) if mount.mode == "private"]
+    size, inodes = spec.limits.disk_mb * MB, spec.limits.disk_mb * 256
+    return [
+        *(*_as_sandbox_user(), program("bwrap"), "--info-fd", str(info), *_holder_options(spec.network), *lower),
+        *("--", "sh", "-c", _SETUP, "sh", str(size), str(inodes), *private),
+    ]
+
+
+def enter(init: int, *, network: bool) -> list[str]:
+    """The prefix of a command that is to run in a holder's namespaces, with its privileges over them."""
+    own_network = [] if network else ["--net"]
+    namespaces = ("--user", "--preserve-credentials", "--mount", "--pid", "--ipc", "--uts", *own_network)
+    return [*_as_sandbox_user(), program("nsenter"), "--target", str(init), *namespaces, "--"]
+
+
+def limited_bwrap(limits: Limits) -> list[str]:
+    """Inside a holder: a bubblewrap that keeps within the limits.
+
+    The kernel counts processes for all commands of a holder together, memory and file size for each process.
+    """
+    counts = f"--nproc={limits.processes}"
+    sizes = (f"--data={limits.memory_mb * MB}", f"--fsize={limits.disk_mb * MB}", "--core=0")
+    return ["prlimit", counts, *sizes, "--", _INNER_BWRAP]
+
+
+def command_options(spec: SandboxSpec, env: Mapping[str, str]) -> list[str]:
+    """Bubblewrap's options for one command inside a holder."""
+    everything = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", **env}
+    return [
+        *_stripped(),
+        *_system(),
+        *(part for name in _etc(spec.network) for part in ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")),
+        *(part for name in ("passwd", "group", "hosts") for part in ("--ro-bind", f"/box/etc/{name}", f"/etc/{name}")),
+        *("--bind", "/box/shm", "/dev/shm", "--bind", "/box/tmp", "/tmp", "--bind", "/box/work", spec.workdir),
+        *_mounts(spec),
+        # What bubblewrap itself keeps in memory has no limit.
+        *("--remount-ro", "/dev", "--remount-ro", "/"),
+        *(part for name, value in everything.items() for part in ("--setenv", name, value)),
+        *("--chdir", spec.workdir),
+    ]
+
+
+def probe() -> list[str]:
+    """A command that succeeds where sandboxes can be made: a holder's namespaces, and a command's in them."""
+    inner = [_INNER_BWRAP, *_stripped(), *_system(), "true"]
+    return [*_as_sandbox_user(), program("bwrap"), *_holder_options(network=False), *inner]
+
+
+def _as_sandbox_user() -> list[str]:
+    """As root, another user first: the kernel's uid 0 passes checks even without capabilities."""
+    if os.geteuid() != 0:
+        return []
+    return [program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+
+
+def _holder_options(network: bool) -> list[str]:
+    own = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", *([] if network else ["--unshare-net"])]
+    privileges = ["--uid", "0", "--gid", "0", "--cap-add", "ALL"]
+    bwrap = ["--ro-bind", os.path.realpath(program("bwrap")), _INNER_BWRAP]
+    folders = ["--dir", "/box", "--dir", "/tmp"]
+    etc = [part for n in _etc(network) for part in ("--ro-bind-try", os.path.realpath(f"/etc/{n}"), f"/etc/{n}")]
+    ending = ["--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv", "--setenv", "PATH", PATH]
+    return [*own, *privileges, *_system(), *bwrap, *folders, *etc, *ending]
+
+
+def _stripped() -> list[str]:
+    own = ["--unshare-user", "--unshare-pid", "--unshare-cgroup-try", "--uid", str(_USER), "--gid", str(_USER)]
+    nested = ["--disable-userns"] if "--disable-userns" in _known_options(program("bwrap")) else []
+    return [*own, *nested, "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv"]
+
+
+@functools.cache
+def _known_options(bwrap: str) -> str:
+    return subprocess.run([bwrap, "--help"], capture_output=True, text=True, timeout=10).stdout
+
+
+def _system() -> list[str]:
+    """A read-only system without the host's own files."""
+    arguments = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--dir", "/etc", "--dir", "/etc/ssl"]
+    for name in ("bin", "sbin", "lib", "lib64", "lib32"):
+        if os.path.islink(f"/{name}"):
+            arguments += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
+        elif os.path.isdir(f"/{name}"):
+            arguments += ["--ro-bind", f"/{name}", f"/{name}"]
+    return arguments
+
+
+def _etc(network: bool) -> tuple[str, ...]:
+    return _ETC + (_NETWORK_ETC if network else ())
+
+
+def _mounts(spec: SandboxSpec) -> list[str]:
+    arguments = []
+    for number, mount in enumerate(spec.mounts):
+        private = ["--bind", f"/box/{number}/all", mount.target]
+        arguments += private if mount.mode == "private" else ["--ro-bind", f"/lower/{number}", mount.target]
+    return arguments

@@ -1,0 +1,109 @@
+"""A command that runs: a child process behind pipes, and whatever it has started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import TypeVar
+
+from skyrl_gym.sandbox.output import CappedOutput
+from skyrl_gym.sandbox.processes import children_of, kill_until_gone
+
+__all__ = ["REAP_S", "Running", "uninterrupted"]
+
+T = TypeVar("T")
+REAP_S = 2.0
+DRAIN_S = 1.0
+SWEEP_S = 0.3
+
+
+class Running(ABC):
+    """Owns a child process that has piped stdin and stdout. A backend says what belongs to it and how it is killed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def communicate(self, stdin: bytes, output: CappedOutput) -> int:
+        """Its exit status once it has ended; what it left running is ended too."""
+        feeding = asyncio.create_task(_feed(self.process, stdin))
+        collecting = asyncio.create_task(_collect(self.process, output))
+        try:
+            code = await self._exit()
+            await self._kill()  # a daemon could hold the pipe open
+            await asyncio.wait({collecting}, timeout=DRAIN_S)
+            return code
+        finally:
+            for task in (feeding, collecting):
+                task.cancel()
+            await asyncio.gather(feeding, collecting, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Kills it with all that it started, and reaps it."""
+        await self._kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REAP_S):
+                await self._exit()
+        # asyncio closes the pipes only when it is told.
+        self.process._transport.close()  # type: ignore[attr-defined]
+
+    async def sweep(self, spare_driver: bool) -> None:
+        """Of a shell: kills what its commands started, orphans too, and the driver unless it is spared."""
+
+        def work() -> None:
+            supervisor = self._supervisor()
+            spared = {supervisor, *(children_of(supervisor) if supervisor and spare_driver else ())}
+            kill_until_gone(lambda: self._started() - spared, limit_s=SWEEP_S)
+
+        await asyncio.to_thread(work)
+
+    @abstractmethod
+    def _supervisor(self) -> int | None:
+        """The command's own process, as the host sees it."""
+
+    @abstractmethod
+    def _started(self) -> set[int]:
+        """All processes of the command that still live, as the host sees them."""
+
+    @abstractmethod
+    async def _kill(self) -> None:
+        """Ends the child process and all that it started."""
+
+    async def _exit(self) -> int:
+        # `wait` returns only once the pipes are closed, which a daemon that holds them can put off for ever.
+        waiting = asyncio.create_task(self.process.wait())
+        try:
+            while self.process.returncode is None:
+                await asyncio.wait({waiting}, timeout=0.05)
+        finally:
+            waiting.cancel()
+        return self.process.returncode
+
+
+async def uninterrupted(work: Coroutine[object, object, T]) -> T:
+    """Runs to its end even when the caller is cancelled, however often; the cancellation is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    interruption: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption
+    return task.result()
+
+
+async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(data)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _collect(process: asyncio.subprocess.Process, output: CappedOutput) -> None:
+    assert process.stdout is not None
+    while data := await process.stdout.read(262_144):
+        output.feed(data)

@@ -20,13 +20,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
 
 from skyrl_gym.errors import SandboxError, SandboxLost
-from skyrl_gym.sandbox import namespaces
+from skyrl_gym.sandbox import idmapped, namespaces
 from skyrl_gym.sandbox.base import Mount
 from skyrl_gym.sandbox.ledger import Entry
 from skyrl_gym.sandbox.local import PATH, LocalSandbox
@@ -83,9 +83,14 @@ class BubblewrapSandbox(LocalSandbox):
     _holder: _Holder | None = None
 
     async def _build(self, entry: Entry) -> None:
-        await self._start_holder(entry, _shown(self.spec.mounts))
-        overlaid = await self._until_ready()
-        private = {number for number, mount in enumerate(self.spec.mounts) if mount.mode == "private"}
+        mounts = self.spec.mounts
+        private = {number for number, mount in enumerate(mounts) if mount.mode == "private"}
+        shown = _shown(mounts)
+        await self._start_holder(entry, shown)
+        await self._heard("here")
+        lower = private & shown.keys() | await asyncio.to_thread(self._attach, private - shown.keys())
+        await self._tell(lower)
+        overlaid = {int(number) for number in await self._heard("ready")}
         for number in private - overlaid:
             await asyncio.to_thread(self._copy, number)
         how = {"private:copy" if private - overlaid else "private:overlay"} if private else set()
@@ -112,15 +117,32 @@ class BubblewrapSandbox(LocalSandbox):
                 self._holder.init = json.loads(text)["child-pid"]
                 entry.pids = {self._holder.init}
 
-    async def _until_ready(self) -> set[int]:
-        """The numbers of the private mounts that the holder could overlay."""
+    async def _tell(self, numbers: Iterable[int]) -> None:
+        assert self._holder is not None and self._holder.process.stdin is not None
+        self._holder.process.stdin.write(f"{' '.join(map(str, numbers))}\n".encode())
+
+    async def _heard(self, last: str) -> list[str]:
+        """The lines that the holder says before this one."""
         assert self._holder is not None and self._holder.process.stdout is not None
         lines: list[str] = []
         while line := await self._holder.process.stdout.readline():
-            if line == b"ready\n":
-                return {int(said) for said in lines if said.isdecimal()}
             lines.append(line.decode(errors="replace").strip())
+            if lines[-1] == last:
+                return lines[:-1]
         raise SandboxError(bubblewrap_problem() or "; ".join(lines[-3:]) or "bubblewrap ended without a word")
+
+    def _attach(self, numbers: set[int]) -> set[int]:
+        """As root, shows the holder root's folders as its own; those that the kernel won't show so are left out."""
+        sources = {number: self.spec.mounts[number].source for number in numbers}
+        ours = {number: source for number, source in sources.items() if os.stat(source).st_uid == 0}
+        if not ours or os.geteuid() != 0:
+            return set()
+        assert self._holder is not None
+        try:
+            idmapped.attach({f"/lower/{number}": source for number, source in ours.items()}, self._holder.init)
+        except OSError:
+            return set()
+        return set(ours)
 
     def _copy(self, number: int) -> None:
         """By `tar` through a pipe: the reader has the rights of the present user, the writer those of the sandbox."""

@@ -29,6 +29,8 @@ _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.c
 _NETWORK_ETC = ("resolv.conf", "services", "protocols")
 _SETUP = f"""
 set -e
+echo here
+read -r lower
 mount -t tmpfs -o "size=$1,nr_inodes=$2,mode=755" tmpfs /box
 shift 2
 cd /box
@@ -51,10 +53,10 @@ works() {{
   mkdir -p probe/lower/folder && overlay /box/probe/lower probe &&
     rmdir probe/all/folder && mkdir probe/all/folder && umount probe/all
 }}
-how=copy
-if [ $# = 0 ] || works 2>/dev/null; then how=overlay; fi
+works 2>/dev/null || lower=
 for n in "$@"; do
-  if [ $how = overlay ] && overlay "/lower/$n" "$n" 2>/dev/null; then echo "$n"; else mkdir -p "$n/all"; fi
+  mkdir -p "$n/all"
+  case " $lower " in *" $n "*) if overlay "/lower/$n" "$n" 2>/dev/null; then echo "$n"; fi ;; esac
 done
 echo ready
 exec cat
@@ -76,7 +78,8 @@ def program(name: str) -> str:
 def holder(spec: SandboxSpec, shown: Mapping[int, str], info: int) -> list[str]:
     """The command that makes the namespaces and keeps them until its stdin ends.
 
-    It prints the numbers of the private mounts that it could overlay, then "ready".
+    It says "here"; takes a line with the numbers of the private mounts whose folders are below /lower; lays out the
+    files; says the numbers of those that it could overlay, and "ready".
 
     Args:
         spec: the sandbox to be made.
@@ -85,6 +88,7 @@ def holder(spec: SandboxSpec, shown: Mapping[int, str], info: int) -> list[str]:
     """
     lower = [part for number, source in shown.items() for part in ("--ro-bind", source, f"/lower/{number}")]
     private = [str(number) for number, mount in enumerate(spec.mounts) if mount.mode == "private"]
+    lower += [part for number in private for part in ("--dir", f"/lower/{number}")]
     size, inodes = spec.limits.disk_mb * MB, spec.limits.disk_mb * 256
     return [
         *(*_as_sandbox_user(), program("bwrap"), "--info-fd", str(info), *_holder_options(spec.network), *lower),

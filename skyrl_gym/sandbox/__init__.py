@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 
-from skyrl_gym.errors import ConfigError
 from skyrl_gym.sandbox.base import ExecResult, Limits, Mount, Sandbox, SandboxSpec, Shell
-from skyrl_gym.sandbox.bubblewrap import BubblewrapSandbox, bubblewrap_problem, readable_by_sandbox
+from skyrl_gym.sandbox.bubblewrap import BubblewrapSandbox, readable_by_sandbox
 from skyrl_gym.sandbox.fake import FakeSandbox
 from skyrl_gym.sandbox.ledger import Ledger, default_ledger
 from skyrl_gym.sandbox.process import ProcessSandbox, UnsafeSandboxWarning
+from skyrl_gym.sandbox.status import BACKENDS, BackendStatus, bubblewrap_problem, check_backend, unknown_backend
 
 __all__ = [
     "BACKENDS",
+    "BackendStatus",
     "ExecResult",
     "FakeSandbox",
     "Ledger",
@@ -23,12 +24,11 @@ __all__ = [
     "Shell",
     "UnsafeSandboxWarning",
     "bubblewrap_problem",
+    "check_backend",
     "default_ledger",
     "open_sandbox",
     "readable_by_sandbox",
 ]
-
-BACKENDS = ("bubblewrap", "process")
 
 
 async def open_sandbox(spec: SandboxSpec, backend: str = "bubblewrap", *, ledger: Ledger | None = None) -> Sandbox:
@@ -49,4 +49,4 @@ async def open_sandbox(spec: SandboxSpec, backend: str = "bubblewrap", *, ledger
                 "the process backend does not isolate: commands act as you", UnsafeSandboxWarning, stacklevel=2
             )
             return await ProcessSandbox(spec, book).start()
-    raise ConfigError(f"unknown sandbox backend {backend!r}; known: {', '.join(BACKENDS)}")
+    raise unknown_backend(backend)

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -29,36 +28,13 @@ from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox import idmapped, namespaces
 from skyrl_gym.sandbox.base import Mount
 from skyrl_gym.sandbox.ledger import Entry
-from skyrl_gym.sandbox.local import PATH, LocalSandbox
+from skyrl_gym.sandbox.local import LocalSandbox
+from skyrl_gym.sandbox.namespaces import ENVIRONMENT
 from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, tree_of
 from skyrl_gym.sandbox.running import REAP_S, Running
+from skyrl_gym.sandbox.status import bubblewrap_problem
 
-__all__ = ["BubblewrapSandbox", "bubblewrap_problem", "readable_by_sandbox"]
-
-# All that a process started here gets: bwrap's own pid 1 keeps this environment readable inside.
-_ENVIRONMENT = {"PATH": PATH}
-
-
-def bubblewrap_problem() -> str | None:
-    """Why bubblewrap can't be used here, with what to do; None if it can. It is tried, not guessed."""
-    missing = [name for name in namespaces.PROGRAMS if shutil.which(name) is None]
-    if missing:
-        names = "bubblewrap" if missing == ["bwrap"] else ", ".join(missing)
-        return f"{names} is not installed: {namespaces.INSTALL}"
-    try:
-        tried = subprocess.run(
-            namespaces.probe(), env=_ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"bubblewrap does not start: {error}"
-    if tried.returncode == 0:
-        return None
-    reason = tried.stderr.strip().splitlines()[-1:] or ["no reason given"]
-    return (
-        f"bubblewrap can't make namespaces here ({reason[0]}): allow unprivileged user namespaces "
-        "(sysctl kernel.unprivileged_userns_clone=1; on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; "
-        "in a container: --security-opt seccomp=unconfined)"
-    )
+__all__ = ["BubblewrapSandbox", "readable_by_sandbox"]
 
 
 def readable_by_sandbox(path: Path) -> bool:
@@ -102,7 +78,7 @@ class BubblewrapSandbox(LocalSandbox):
             try:
                 process = await asyncio.create_subprocess_exec(
                     *namespaces.holder(self.spec, shown, info_write),
-                    env=_ENVIRONMENT,
+                    env=ENVIRONMENT,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.STDOUT,
@@ -150,8 +126,8 @@ class BubblewrapSandbox(LocalSandbox):
         pack = [namespaces.program("tar"), "-C", source, "-cf", "-", "."]
         unpack = [*self._enter(), "tar", "-C", f"/box/{number}/all", "--no-same-owner", "-xf", "-"]
         with tempfile.TemporaryFile() as errors:
-            with subprocess.Popen(pack, env=_ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors) as packing:
-                unpacked = subprocess.run(unpack, env=_ENVIRONMENT, stdin=packing.stdout, stderr=errors)
+            with subprocess.Popen(pack, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors) as packing:
+                unpacked = subprocess.run(unpack, env=ENVIRONMENT, stdin=packing.stdout, stderr=errors)
             if packing.returncode != 0 or unpacked.returncode != 0:
                 errors.seek(0)
                 raise SandboxError(f"can't copy {source}: {errors.read(2_000).decode(errors='replace').strip()}")
@@ -169,7 +145,7 @@ class BubblewrapSandbox(LocalSandbox):
             os.lseek(options, 0, os.SEEK_SET)
             process = await asyncio.create_subprocess_exec(
                 *(*bwrap, "--args", str(options), "--", *command),
-                env=_ENVIRONMENT,
+                env=ENVIRONMENT,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,

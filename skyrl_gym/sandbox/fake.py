@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from skyrl_gym.errors import SandboxLost
+from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox.base import ExecResult, SandboxSpec
+from skyrl_gym.sandbox.output import CappedOutput
 
 __all__ = ["FakeSandbox"]
 
@@ -50,13 +53,17 @@ class FakeSandbox:
         max_bytes: int = 1_048_576,
     ) -> ExecResult:
         """What `answer` says."""
-        return await self.run(command if isinstance(command, str) else " ".join(command), timeout_s=timeout_s)
+        line = command if isinstance(command, str) else shlex.join(command)
+        return await self.run(line, timeout_s=timeout_s, max_bytes=max_bytes)
 
     async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
         """What `answer` says: the fake is its own shell."""
         self._use()
         self.commands.append(command)
-        return self._answer(command)
+        result = self._answer(command)
+        output = CappedOutput(max_bytes)
+        output.feed(result.output)
+        return replace(result, output=output.value(), dropped_bytes=result.dropped_bytes + output.dropped)
 
     async def shell(self) -> Self:
         """Itself."""
@@ -66,16 +73,19 @@ class FakeSandbox:
         """A file of the dictionary."""
         self._use()
         name = self._absolute(path)
-        if name in self.files:
-            return self.files[name]
-        if any(other.startswith(f"{name}/") for other in self.files):
-            raise IsADirectoryError(f"is a folder: {path}")
-        raise FileNotFoundError(f"no such file: {path}")
+        self._check_no_folder(name)
+        if name not in self.files:
+            raise FileNotFoundError(f"no such file: {path}")
+        if len(self.files[name]) > max_bytes:
+            raise SandboxError(f"{path} is larger than {max_bytes} bytes")
+        return self.files[name]
 
     async def write(self, path: str | PurePosixPath, data: bytes) -> None:
         """Into the dictionary."""
         self._use()
-        self.files[self._absolute(path)] = data
+        name = self._absolute(path)
+        self._check_no_folder(name)
+        self.files[name] = data
 
     async def close(self) -> None:
         """Marks it closed."""
@@ -92,7 +102,11 @@ class FakeSandbox:
     def _use(self) -> None:
         self.uses += 1
         if self.closed or (self._dies_at is not None and self.uses >= self._dies_at):
-            raise SandboxLost("the fake sandbox was told to die")
+            raise SandboxLost("the fake sandbox has been closed" if self.closed else "the fake sandbox was told to die")
+
+    def _check_no_folder(self, name: str) -> None:
+        if any(other.startswith(f"{name.rstrip('/')}/") for other in self.files):
+            raise IsADirectoryError(f"is a folder: {name}")
 
     def _absolute(self, path: str | PurePosixPath) -> str:
         return posixpath.normpath(posixpath.join(self.spec.workdir, str(path)))

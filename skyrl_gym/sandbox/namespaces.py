@@ -17,12 +17,29 @@ from skyrl_gym.errors import SandboxError
 from skyrl_gym.sandbox.base import Limits, SandboxSpec
 from skyrl_gym.sandbox.local import PATH
 
-__all__ = ["NOBODY", "PROGRAMS", "command_options", "enter", "holder", "limited_bwrap", "probe", "program"]
+__all__ = [
+    "ENVIRONMENT",
+    "NOBODY",
+    "PACKAGES",
+    "command_options",
+    "enter",
+    "holder",
+    "limited_bwrap",
+    "probe",
+    "program",
+]
 
 NOBODY = 65_534
-PROGRAMS = ("bwrap", "nsenter", "prlimit", "setpriv", "tar")
+PACKAGES = {
+    "bwrap": "bubblewrap",
+    "nsenter": "util-linux",
+    "prlimit": "util-linux",
+    "setpriv": "util-linux",
+    "tar": "tar",
+}
 MB = 1_048_576
-INSTALL = "sudo apt-get install bubblewrap util-linux tar"
+# All that a process started here gets: bwrap's own pid 1 keeps this environment readable inside.
+ENVIRONMENT = {"PATH": PATH}
 _USER = 1000
 _INNER_BWRAP = "/lower/bwrap"
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "ssl/certs", "ssl/openssl.cnf")
@@ -71,8 +88,13 @@ def program(name: str) -> str:
     """
     found = shutil.which(name)
     if found is None:
-        raise SandboxError(f"{name} is not installed: {INSTALL}")
+        raise SandboxError(f"{name} is not installed: {install(name)}")
     return found
+
+
+def install(*programs: str) -> str:
+    """The command that installs programs which are missing."""
+    return f"sudo apt-get install {' '.join(sorted({PACKAGES[name] for name in programs}))}"
 
 
 def holder(spec: SandboxSpec, shown: Mapping[int, str], info: int) -> list[str]:

@@ -1,0 +1,87 @@
+"""Which backends work here, and why not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from skyrl_gym.errors import ConfigError
+from skyrl_gym.sandbox import namespaces
+
+__all__ = ["BACKENDS", "BackendStatus", "bubblewrap_problem", "check_backend", "unknown_backend"]
+
+BACKENDS = ("bubblewrap", "process")
+PROBE_S = 10.0
+_ALLOW = (
+    "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu "
+    "kernel.apparmor_restrict_unprivileged_userns=0; in a container: --security-opt seccomp=unconfined)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """Whether a backend can be used here: what was found, and, where it can't, what to do."""
+
+    name: str
+    available: bool
+    detail: str
+    remedy: str = ""
+    version: str = ""
+
+    @property
+    def problem(self) -> str | None:
+        """Detail and remedy in one line; None where it can be used."""
+        return None if self.available else f"{self.detail}: {self.remedy}"
+
+
+def check_backend(name: str) -> BackendStatus:
+    """The state of a backend. It is tried, not guessed.
+
+    Raises:
+        ConfigError: no such backend.
+    """
+    match name:
+        case "bubblewrap":
+            return _check_bubblewrap()
+        case "process":
+            return BackendStatus(name, True, "always there; it does not isolate")
+    raise unknown_backend(name)
+
+
+def unknown_backend(name: str) -> ConfigError:
+    """The error for a name that is no backend."""
+    return ConfigError(f"unknown sandbox backend {name!r}; known: {', '.join(BACKENDS)}")
+
+
+def bubblewrap_problem() -> str | None:
+    """Why bubblewrap can't be used here, with what to do; None if it can."""
+    return check_backend("bubblewrap").problem
+
+
+def _check_bubblewrap() -> BackendStatus:
+    missing = [program for program in namespaces.PACKAGES if shutil.which(program) is None]
+    if missing:
+        detail = f"programs are missing ({', '.join(missing)})"
+        return BackendStatus("bubblewrap", False, detail, namespaces.install(*missing))
+    try:
+        version = _run([namespaces.program("bwrap"), "--version"]).stdout.strip()
+        tried = _run(namespaces.probe())
+    except (OSError, subprocess.SubprocessError) as error:
+        return BackendStatus("bubblewrap", False, f"bubblewrap does not start ({error})", _ALLOW)
+    if tried.returncode == 0:
+        return BackendStatus("bubblewrap", True, f"{version}, user namespaces work", version=version.split()[-1])
+    reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
+    detail = f"bubblewrap can't make namespaces here ({reason})"
+    return BackendStatus("bubblewrap", False, detail, _ALLOW, version)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=namespaces.ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PROBE_S,
+    )

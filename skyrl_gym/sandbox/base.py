@@ -19,8 +19,8 @@ class ExecResult:
 
     `output` is stdout and stderr as they came, interleaved where the backend can; `code` is None when the
     command was killed because its time was up, and 128 + n when signal n ended it. `dropped_bytes` counts what
-    the output cap left out. `restarted`: the shell that ran it had to be replaced, its variables, functions and
-    working directory are lost (files are not).
+    the output cap left out. `restarted`: by the command, or since the one before it, the shell has been replaced;
+    its variables, functions and working directory are lost (files are not).
     """
 
     output: bytes

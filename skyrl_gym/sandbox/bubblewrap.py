@@ -31,7 +31,7 @@ from skyrl_gym.sandbox.ledger import Entry
 from skyrl_gym.sandbox.local import LocalSandbox
 from skyrl_gym.sandbox.namespaces import ENVIRONMENT
 from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, tree_of
-from skyrl_gym.sandbox.running import REAP_S, Running
+from skyrl_gym.sandbox.running import Running, reap, spawn
 from skyrl_gym.sandbox.status import bubblewrap_problem
 
 __all__ = ["BubblewrapSandbox", "readable_by_sandbox"]
@@ -76,14 +76,8 @@ class BubblewrapSandbox(LocalSandbox):
         info_read, info_write = os.pipe()
         with os.fdopen(info_read, "rb") as info:
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *namespaces.holder(self.spec, shown, info_write),
-                    env=ENVIRONMENT,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.STDOUT,
-                    pass_fds=(info_write,),
-                )
+                command = namespaces.holder(self.spec, shown, info_write)
+                process = await spawn(*command, env=ENVIRONMENT, pass_fds=(info_write,))
             finally:
                 os.close(info_write)
             self._holder = _Holder(process, process.pid)
@@ -143,14 +137,8 @@ class BubblewrapSandbox(LocalSandbox):
         try:
             os.write(options, "\0".join(namespaces.command_options(self.spec, env)).encode())
             os.lseek(options, 0, os.SEEK_SET)
-            process = await asyncio.create_subprocess_exec(
-                *(*bwrap, "--args", str(options), "--", *command),
-                env=ENVIRONMENT,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(options,),
-            )
+            command = [*bwrap, "--args", str(options), "--", *command]
+            process = await spawn(*command, env=ENVIRONMENT, pass_fds=(options,))
         finally:
             os.close(options)
         return _Enclosed(process)
@@ -159,13 +147,7 @@ class BubblewrapSandbox(LocalSandbox):
         if self._holder is None:
             return
         kill({self._holder.init})
-        process = self._holder.process
-        try:
-            async with asyncio.timeout(REAP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await reap(self._holder.process)
 
     def _died(self, code: int) -> bool:
         return code < 0 or not self._holds()

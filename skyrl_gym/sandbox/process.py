@@ -21,7 +21,7 @@ from skyrl_gym.sandbox.base import Mount
 from skyrl_gym.sandbox.ledger import Entry
 from skyrl_gym.sandbox.local import PATH, LocalSandbox
 from skyrl_gym.sandbox.processes import kill_until_gone, marked, tree_of
-from skyrl_gym.sandbox.running import Running
+from skyrl_gym.sandbox.running import Running, spawn
 
 __all__ = ["ProcessSandbox", "UnsafeSandboxWarning"]
 
@@ -55,15 +55,8 @@ class ProcessSandbox(LocalSandbox):
         assert self._entry is not None
         home, mark = str(self._scratch / "tmp"), f"{self._entry.mark}.{secrets.token_hex(8)}"
         name, _, value = mark.partition("=")
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            cwd=self._scratch / "work",
-            env={"PATH": os.environ.get("PATH", PATH), "HOME": home, "TMPDIR": home, **env, name: value},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+        everything = {"PATH": os.environ.get("PATH", PATH), "HOME": home, "TMPDIR": home, **env, name: value}
+        process = await spawn(*command, env=everything, cwd=self._scratch / "work", session=True)
         return _Marked(process, mark)
 
     async def _demolish(self, entry: Entry) -> None:

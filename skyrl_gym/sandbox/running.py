@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from skyrl_gym.sandbox.output import CappedOutput
-from skyrl_gym.sandbox.processes import children_of, kill_until_gone
+from skyrl_gym.sandbox.processes import children_of, kill, kill_until_gone
 
-__all__ = ["REAP_S", "Running", "uninterrupted"]
+__all__ = ["Running", "reap", "spawn", "uninterrupted"]
 
 T = TypeVar("T")
 REAP_S = 2.0
@@ -30,7 +31,7 @@ class Running(ABC):
         feeding = asyncio.create_task(_feed(self.process, stdin))
         collecting = asyncio.create_task(_collect(self.process, output))
         try:
-            code = await self._exit()
+            code = await _exit(self.process)
             await self._kill()  # a daemon could hold the pipe open
             await asyncio.wait({collecting}, timeout=DRAIN_S)
             return code
@@ -42,11 +43,7 @@ class Running(ABC):
     async def end(self) -> None:
         """Kills it with all that it started, and reaps it."""
         await self._kill()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REAP_S):
-                await self._exit()
-        # asyncio closes the pipes only when it is told.
-        self.process._transport.close()  # type: ignore[attr-defined]
+        await reap(self.process)
 
     async def sweep(self, spare_driver: bool) -> None:
         """Of a shell: kills what its commands started, orphans too, and the driver unless it is spared."""
@@ -70,18 +67,48 @@ class Running(ABC):
     async def _kill(self) -> None:
         """Ends the child process and all that it started."""
 
-    async def _exit(self) -> int:
-        # `wait` returns only once the pipes are closed, which a daemon that holds them can put off for ever.
-        waiting = asyncio.create_task(self.process.wait())
-        try:
-            while self.process.returncode is None:
-                await asyncio.wait({waiting}, timeout=0.05)
-        finally:
-            waiting.cancel()
-        return self.process.returncode
+
+async def spawn(
+    *command: str, env: Mapping[str, str], cwd: Path | None = None, pass_fds: Sequence[int] = (), session: bool = False
+) -> asyncio.subprocess.Process:
+    """A child process with piped stdin and stdout, stderr joined to stdout.
+
+    asyncio leaks pipes when it is cancelled while it makes a process: here it makes it first, then gives it up.
+    """
+    making = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command,
+            env=env,
+            cwd=cwd,
+            pass_fds=pass_fds,
+            start_new_session=session,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    )
+    try:
+        return await uninterrupted(making)
+    except asyncio.CancelledError:
+        if making.exception() is None:
+            _kill(making.result())
+            await uninterrupted(reap(making.result()))
+        raise
 
 
-async def uninterrupted(work: Coroutine[object, object, T]) -> T:
+async def reap(process: asyncio.subprocess.Process) -> None:
+    """Waits for a process that has been told to end, and closes its pipes."""
+    try:
+        async with asyncio.timeout(REAP_S):
+            await _exit(process)
+    except TimeoutError:
+        _kill(process)
+        await _exit(process)
+    # asyncio closes the pipes only when it is told.
+    process._transport.close()  # type: ignore[attr-defined]
+
+
+async def uninterrupted(work: Awaitable[T]) -> T:
     """Runs to its end even when the caller is cancelled, however often; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     interruption: asyncio.CancelledError | None = None
@@ -107,3 +134,20 @@ async def _collect(process: asyncio.subprocess.Process, output: CappedOutput) ->
     assert process.stdout is not None
     while data := await process.stdout.read(262_144):
         output.feed(data)
+
+
+async def _exit(process: asyncio.subprocess.Process) -> int:
+    # `wait` returns only once the pipes are closed, which a daemon that holds them can put off for ever.
+    waiting = asyncio.create_task(process.wait())
+    try:
+        while process.returncode is None:
+            await asyncio.wait({waiting}, timeout=0.05)
+    finally:
+        waiting.cancel()
+    return process.returncode
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    # The process object's own `kill` looks whether it has ended, and so takes its exit status from asyncio.
+    if process.returncode is None:
+        kill({process.pid})

@@ -57,10 +57,11 @@ _MARKER_LENGTH = 64
 
 
 class _End(NamedTuple):
-    """How a command ended: its exit status, and whether it took its shell along."""
+    """How a command ended: its exit status, whether it took its shell along, and whether one died before it."""
 
     code: int | None
     shell_exited: bool
+    restarted: bool
 
 
 class PipeShell:
@@ -102,7 +103,7 @@ class PipeShell:
             end = await reading
         except SandboxLost:
             self.lost = True
-            end = _End(None, shell_exited=True)
+            end = _End(None, shell_exited=True, restarted=True)
         finally:
             flooded.cancel()
             reading.cancel()
@@ -110,7 +111,7 @@ class PipeShell:
         if end.shell_exited and status == "ok":
             status = "shell_exited"
         return ExecResult(
-            output.value(), code, status, time.monotonic() - began, output.dropped, restarted=end.shell_exited
+            output.value(), code, status, time.monotonic() - began, output.dropped, restarted=end.restarted
         )
 
     async def _converse(self, command: str, output: CappedOutput, flood: asyncio.Event) -> _End:
@@ -133,27 +134,27 @@ class PipeShell:
     async def _read(self, nonce: str, output: CappedOutput, flood: asyncio.Event) -> _End:
         """Reads up to the command's end marker; past the output limit it goes on, only counting."""
         marker = re.compile(rf"\x01({nonce}|{self._secret}) (\+|\d+)\x01".encode())
-        began = False
+        began = restarted = False
         while True:
             while found := marker.search(self._unread):
                 output.feed(self._unread[: found.start()])
                 self._unread = self._unread[found.end() :]
+                exited = found[1].decode() == self._secret
+                restarted = restarted or exited
                 if found[2] == b"+":
                     began = True
                 elif began:  # else it tells of a driver that died before this command came
-                    return _End(int(found[2]), shell_exited=found[1].decode() == self._secret)
+                    return _End(int(found[2]), exited, restarted)
             output.feed(self._unread[:-_MARKER_LENGTH])
             self._unread = self._unread[-_MARKER_LENGTH:]
             if output.total > OUTPUT_LIMIT:
                 flood.set()
-            self._unread += await self._more()
-
-    async def _more(self) -> bytes:
-        assert self._process.stdout is not None
-        data = await self._process.stdout.read(262_144)
-        if not data:
-            raise SandboxLost("the sandbox died while a command ran")
-        return data
+            assert self._process.stdout is not None
+            data = await self._process.stdout.read(262_144)
+            if not data:
+                output.feed(self._unread)
+                raise SandboxLost("the shell's supervisor is gone")
+            self._unread += data
 
     async def _kill_command(self, reading: asyncio.Task[_End]) -> None:
         """First the command's processes; then, if the shell itself is stuck in a loop of builtins, that too."""

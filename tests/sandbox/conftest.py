@@ -1,7 +1,9 @@
 """A ledger of one's own, and sandboxes of every backend that runs here."""
 
 import asyncio
+import os
 import tempfile
+import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,13 @@ def open_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
+
+
+@pytest.fixture
+def own_temporary(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made during the test: what is left there was left by it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(open_folder))
+    return open_folder
 
 
 @pytest.fixture
@@ -50,3 +59,28 @@ def in_sandbox(backend: str, ledger: Ledger) -> Callable[..., Any]:
         return result
 
     return run
+
+
+@pytest.fixture
+def survivors() -> Callable[[str], list[int]]:
+    """The processes that run `sleep <seconds>`; two seconds are left for them to go."""
+
+    def find(seconds: str) -> list[int]:
+        until = time.monotonic() + 2
+        while (found := _sleepers(seconds)) and time.monotonic() < until:
+            time.sleep(0.05)
+        return found
+
+    return find
+
+
+def _sleepers(seconds: str) -> list[int]:
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if line == f"sleep\0{seconds}\0".encode():
+            found.append(int(pid))
+    return found

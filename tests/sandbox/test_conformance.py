@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from skyrl_gym.errors import SandboxError, SandboxLost
-from skyrl_gym.sandbox import Mount, SandboxSpec
-from skyrl_gym.sandbox.processes import marked
+from skyrl_gym.sandbox import Ledger, Mount, Sandbox, SandboxSpec, open_sandbox
+from skyrl_gym.sandbox.processes import alive, children_of, marked
 
 
 def test_a_command_has_output_status_and_duration(in_sandbox: Any) -> None:
@@ -31,11 +31,52 @@ def test_a_list_is_run_as_it_is_and_stdin_is_given(in_sandbox: Any) -> None:
     assert in_sandbox(work).output == b"\x00\xff" * 100_000
 
 
-def test_a_missing_program_is_an_ordinary_failure(in_sandbox: Any) -> None:
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("no-such-program-7", 127),
+        (["no-such-program-7", "-x"], 127),
+        ("kill -9 $$", 137),
+        ("echo " + "x" * 200_000, 126),
+        (["echo", "x" * 200_000], 126),
+        ("echo a\0b", 0),
+        ("echo \ud83d", 0),
+    ],
+)
+def test_what_a_command_can_do_wrong_is_an_ordinary_result(in_sandbox: Any, command: Any, code: int) -> None:
     async def work(box: Any) -> Any:
-        return await box.exec("no-such-program-7", timeout_s=10)
+        return await box.exec(command, timeout_s=10)
 
-    assert in_sandbox(work).code == 127
+    result = in_sandbox(work)
+    assert (result.code, result.status) == (code, "ok"), result.text
+
+
+def test_a_backend_fulfils_the_protocol(in_sandbox: Any) -> None:
+    async def work(box: Any) -> Any:
+        assert isinstance(box, Sandbox)
+        await box.write("/tmp/a" if box.backend == "bubblewrap" else "a", b"1")
+        result = await box.exec("echo $X", timeout_s=10, env={"X": "given here"})
+        assert result.text == "given here\n"
+
+    in_sandbox(work)
+
+
+def test_what_a_command_leaves_running_ends_with_it(in_sandbox: Any, survivors: Any) -> None:
+    async def work(box: Any) -> Any:
+        began = time.monotonic()
+        result = await box.exec("sleep 984 & setsid sleep 984 >/dev/null 2>&1 & echo up", timeout_s=20)
+        assert time.monotonic() - began < 5
+        assert survivors("984") == []
+        return result
+
+    assert in_sandbox(work).text == "up\n"
+
+
+def test_an_answer_does_not_wait_for_input_that_nobody_reads(in_sandbox: Any) -> None:
+    async def work(box: Any) -> Any:
+        return await box.exec("exec <&-; echo done", timeout_s=10, stdin=b"x" * 3_000_000)
+
+    assert in_sandbox(work).text == "done\n"
 
 
 def test_output_is_capped_while_it_streams(in_sandbox: Any) -> None:
@@ -83,6 +124,26 @@ def test_missing_files_and_folders_raise_as_local_ones_do(in_sandbox: Any) -> No
     in_sandbox(work)
 
 
+@pytest.mark.parametrize("path", ["fifo", "/dev/zero", "/dev/tty", "bad\0name", "x" * 300, "a/" * 3_000])
+def test_what_is_no_file_raises_as_for_a_local_one(in_sandbox: Any, path: str) -> None:
+    async def work(box: Any) -> Any:
+        await box.exec("mkfifo fifo", timeout_s=5)
+        with pytest.raises(OSError):
+            await asyncio.wait_for(box.read(path), 10)
+
+    in_sandbox(work)
+
+
+def test_a_file_that_can_not_be_written_raises_as_a_local_one_does(in_sandbox: Any) -> None:
+    async def work(box: Any) -> Any:
+        await box.write("file", b"")
+        for path in ("/proc/version", "file/below", "x" * 300):
+            with pytest.raises(OSError, match=path[:20]):
+                await box.write(path, b"x")
+
+    in_sandbox(work)
+
+
 def test_a_private_mount_is_writable_and_the_hosts_copy_untouched(in_sandbox: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("host")
     tmp_path.chmod(0o755)
@@ -108,7 +169,7 @@ def test_the_environment_is_an_allow_list(in_sandbox: Any, monkeypatch: pytest.M
     assert "canary-value" not in text
 
 
-def test_a_command_past_its_deadline_dies_with_all_it_started(in_sandbox: Any) -> None:
+def test_a_command_past_its_deadline_dies_with_all_it_started(in_sandbox: Any, survivors: Any) -> None:
     async def work(box: Any) -> Any:
         started = time.monotonic()
         command = "sleep 987 & setsid sleep 987 & (setsid sleep 987 & disown) ; sleep 987"
@@ -117,26 +178,26 @@ def test_a_command_past_its_deadline_dies_with_all_it_started(in_sandbox: Any) -
 
     result, took = in_sandbox(work)
     assert (result.status, took < 3) == ("timeout", True)
-    assert _sleepers() == []
+    assert survivors("987") == []
 
 
-def test_closing_kills_daemons_of_the_shell(in_sandbox: Any) -> None:
+def test_closing_kills_daemons_of_the_shell(in_sandbox: Any, survivors: Any) -> None:
     async def work(box: Any) -> Any:
         shell = await box.shell()
         return await shell.run("sleep 987 & disown; setsid sleep 987 & (setsid sleep 987 &); echo up", timeout_s=5)
 
     assert in_sandbox(work).text.endswith("up\n")
-    assert _sleepers() == []
+    assert survivors("987") == []
 
 
-def test_cancelling_a_command_kills_it(in_sandbox: Any) -> None:
+def test_cancelling_a_command_kills_it(in_sandbox: Any, survivors: Any) -> None:
     async def work(box: Any) -> Any:
         task = asyncio.create_task(box.exec("sleep 987", timeout_s=60))
         await asyncio.sleep(0.3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert _sleepers() == []
+        assert survivors("987") == []
 
     in_sandbox(work)
 
@@ -153,7 +214,7 @@ def test_a_closed_sandbox_is_lost(in_sandbox: Any) -> None:
     in_sandbox(work)
 
 
-def test_no_descriptor_or_folder_is_left_behind(in_sandbox: Any) -> None:
+def test_no_descriptor_or_folder_is_left_behind(in_sandbox: Any, own_temporary: Path) -> None:
     async def work(box: Any) -> Any:
         await (await box.shell()).run("mkdir -p x/y; chmod 000 x/y; chmod 500 x", timeout_s=5)
         for _ in range(5):
@@ -164,20 +225,76 @@ def test_no_descriptor_or_folder_is_left_behind(in_sandbox: Any) -> None:
     in_sandbox(work)
     assert len(os.listdir("/proc/self/fd")) <= before
     assert marked("SKYRL_PROCESS=") == set()
+    assert os.listdir(own_temporary) == []
+    assert [pid for pid in children_of(os.getpid()) if not alive(pid)] == []
 
 
-def _sleepers() -> list[str]:
-    """Sleepers of these tests that still run; a moment is left for the kernel."""
-    for _ in range(20):
-        found = [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_sleeper(pid)]
-        if not found:
-            return []
-        time.sleep(0.1)
-    return found
+def test_closing_in_the_middle_of_a_command_loses_it(in_sandbox: Any, survivors: Any) -> None:
+    async def work(box: Any) -> Any:
+        shell = await box.shell()
+        tasks = [
+            asyncio.create_task(box.exec("sleep 983", timeout_s=60)),
+            asyncio.create_task(shell.run("sleep 983", timeout_s=60)),
+        ]
+        await asyncio.sleep(0.3)
+        await asyncio.gather(box.close(), box.close())
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(ended, SandboxLost)
+        assert survivors("983") == []
+
+    in_sandbox(work)
 
 
-def _is_sleeper(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00987\x00"
-    except OSError:
-        return False
+def test_closing_goes_on_when_its_caller_is_cancelled(in_sandbox: Any, survivors: Any, ledger: Ledger) -> None:
+    async def work(box: Any) -> Any:
+        await (await box.shell()).run("sleep 982 & sleep 982 &", timeout_s=5)
+        closing = asyncio.create_task(box.close())
+        await asyncio.sleep(0)
+        for _ in range(3):
+            closing.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert ledger.live == 0
+        assert survivors("982") == []
+
+    in_sandbox(work)
+
+
+@pytest.mark.filterwarnings("ignore::skyrl_gym.sandbox.UnsafeSandboxWarning")
+def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing(
+    backend: str, ledger: Ledger, tmp_path: Path, own_temporary: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 1_000_000)
+    spec = SandboxSpec(mounts=(Mount(str(tmp_path), "/work", "private"),))
+
+    async def main(delay_s: float) -> None:
+        opening = asyncio.create_task(open_sandbox(spec, backend, ledger=ledger))
+        await asyncio.sleep(delay_s)
+        opening.cancel()
+        try:
+            box = await opening
+        except asyncio.CancelledError:
+            return
+        await box.close()
+
+    asyncio.run(main(0.2))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for step in range(30):
+        asyncio.run(main(step * 0.002))
+        assert ledger.live == 0
+    assert ledger.created == ledger.destroyed == 31
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert os.listdir(own_temporary) == []
+    assert not [pid for pid in children_of(os.getpid()) if alive(pid)]
+
+
+@pytest.mark.filterwarnings("ignore::skyrl_gym.sandbox.UnsafeSandboxWarning")
+def test_what_can_not_be_given_is_refused(backend: str, ledger: Ledger, tmp_path: Path) -> None:
+    for spec, said in (
+        (SandboxSpec(image="python:3.12"), "no images"),
+        (SandboxSpec(mounts=(Mount(str(tmp_path / "none"), "/x"),)), "no such folder"),
+    ):
+        with pytest.raises(SandboxError, match=said):
+            asyncio.run(open_sandbox(spec, backend, ledger=ledger))
+    assert ledger.live == 0

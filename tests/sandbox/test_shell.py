@@ -1,5 +1,6 @@
 """The persistent shell, against everything that a command can do to it."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -54,18 +55,30 @@ def test_the_next_command_works_after(in_sandbox: Any, abuse: str) -> None:
 )
 def test_a_command_that_ends_the_shell_costs_its_state_only(in_sandbox: Any, ending: str, code: int) -> None:
     first, second = run_all(in_sandbox, f"A=1; {ending}", "echo state:$A")
-    assert (first.status, first.code) == ("shell_exited", code)
+    assert (first.status, first.code, first.restarted) == ("shell_exited", code, True)
+    assert (second.status, second.restarted) == ("ok", False)
     assert second.text == "state:\n"
 
 
 def test_a_command_that_kills_its_supervisor_costs_the_shell_not_the_sandbox(in_sandbox: Any) -> None:
-    first, second = run_all(in_sandbox, "kill -9 $PPID; kill -9 $$", "echo alive")
-    assert first.status == "shell_exited"
+    first, second = run_all(in_sandbox, "echo before; kill -9 $PPID; kill -9 $$", "echo alive")
+    assert (first.text, first.status, first.restarted) == ("before\n", "shell_exited", True)
     assert second.text == "alive\n"
 
 
 @pytest.mark.parametrize(
-    "stuck", ["sleep 600", "while :; do :; done", "sleep 600 & wait", "cat /dev/zero > /dev/null", "yes > /dev/null"]
+    "stuck",
+    [
+        "while :; do sleep 0.01; done",
+        "sleep 600; sleep 600; sleep 600",
+        "trap '' TERM INT; sleep 600",
+        "setsid sleep 600",
+        "sleep 600",
+        "while :; do :; done",
+        "sleep 600 & wait",
+        "cat /dev/zero > /dev/null",
+        "yes > /dev/null",
+    ],
 )
 def test_a_command_past_its_deadline_is_killed_and_the_shell_goes_on(in_sandbox: Any, stuck: str) -> None:
     async def work(box: Any) -> Any:
@@ -93,10 +106,52 @@ def test_output_in_order_and_complete(in_sandbox: Any) -> None:
 
 
 def test_commands_of_one_shell_wait_for_each_other(in_sandbox: Any) -> None:
-    import asyncio
-
     async def work(box: Any) -> Any:
         shell = await box.shell()
         return await asyncio.gather(*(shell.run(f"echo {i}; sleep 0.02; echo {i}", timeout_s=5) for i in range(5)))
 
     assert [r.text for r in in_sandbox(work)] == [f"{i}\n{i}\n" for i in range(5)]
+
+
+def test_a_job_that_kills_its_shell_between_commands_is_no_answer_to_the_next(in_sandbox: Any) -> None:
+    async def work(box: Any) -> Any:
+        shell = await box.shell()
+        await shell.run("(sleep 0.1; kill -9 $$) &", timeout_s=5)
+        await asyncio.sleep(0.4)
+        return [await shell.run(f"echo {i}", timeout_s=5) for i in range(3)]
+
+    results = in_sandbox(work)
+    assert [(r.text, r.status, r.code) for r in results] == [(f"{i}\n", "ok", 0) for i in range(3)]
+    assert [r.restarted for r in results] == [True, False, False]
+
+
+def test_a_shell_that_was_stopped_comes_back(in_sandbox: Any) -> None:
+    async def work(box: Any) -> Any:
+        shell = await box.shell()
+        await shell.run("(sleep 0.1; kill -STOP $$) &", timeout_s=5)
+        await asyncio.sleep(0.3)
+        first = await shell.run("echo " + "x" * 1_000_000, timeout_s=0.5)
+        return first, await shell.run("echo alive", timeout_s=5)
+
+    first, second = in_sandbox(work)
+    assert (first.status, first.restarted, first.duration_s < 4) == ("timeout", True, True)
+    assert second.text == "alive\n"
+
+
+def test_a_cancelled_command_is_killed_and_the_next_one_has_its_own_answer(in_sandbox: Any, survivors: Any) -> None:
+    async def work(box: Any) -> Any:
+        shell = await box.shell()
+        task = asyncio.create_task(shell.run("sleep 981 & sleep 981; echo late", timeout_s=60))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert survivors("981") == []
+        return [await shell.run(f"echo {i}", timeout_s=5) for i in range(2)]
+
+    assert [r.text for r in in_sandbox(work)] == ["0\n", "1\n"]
+
+
+def test_a_command_may_be_long(in_sandbox: Any) -> None:
+    (result,) = run_all(in_sandbox, f"x='{'y' * 500_000}'; echo ${{#x}}", timeout_s=20)
+    assert result.text == "500000\n"

@@ -91,7 +91,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         loss: torch.Tensor = super()._compute_loss(model, inputs)
-        return loss * inputs["loss_scale"]
+        scale: float = inputs["loss_scale"]
+        return loss * scale
 
     # ---- one rollout phase
 

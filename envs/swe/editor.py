@@ -6,12 +6,15 @@ import difflib
 
 from skyrl_gym.errors import ToolError
 
-__all__ = ["insert_text", "replace_text", "view_text"]
+__all__ = ["encode_text", "first_difference", "insert_text", "replace_text", "view_text"]
 
 MAX_VIEW_LINES = 400
+# How much of a file is searched for lines like a missing one: comparing is slow.
+MAX_COMPARED_LINES = 5_000
+MAX_COMPARED_LENGTH = 300
 
 
-def view_text(data: bytes, first: int = 1, last: int | None = None) -> str:
+def view_text(data: bytes, first: int = 1, last: int = -1) -> str:
     """Numbered lines from `first` to `last`, both included and counted from 1; `last` -1 is the end.
 
     Raises:
@@ -19,34 +22,54 @@ def view_text(data: bytes, first: int = 1, last: int | None = None) -> str:
     """
     if b"\0" in data[:8_192]:
         raise ToolError("This is a binary file; use bash to look at it.")
-    lines = data.decode(errors="replace").splitlines()
-    end = len(lines) if last in (None, -1) else int(last or 0)
+    lines = _lines(data)
     if not lines:
         return "The file is empty."
-    if not 1 <= first <= min(end, len(lines)):
-        raise ToolError(f"The range {first} to {end} does not fit a file of {len(lines)} lines.")
+    end = len(lines) if last == -1 else min(last, len(lines))
+    if not 1 <= first <= end:
+        raise ToolError(f"The range {first} to {last} does not fit a file of {len(lines)} lines.")
     shown = lines[first - 1 : min(end, first - 1 + MAX_VIEW_LINES)]
     text = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(shown, first))
-    left = min(end, len(lines)) - (first - 1) - len(shown)
+    left = end - (first - 1) - len(shown)
     more = f"\n[{left} more lines; use view_range to see them]" if left > 0 else ""
     return text + more
+
+
+def encode_text(text: str) -> bytes:
+    """The text in UTF-8; an escaped byte (U+DC80 to U+DCFF) stands for itself.
+
+    Raises:
+        ToolError: half of a surrogate pair.
+    """
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise ToolError(f"The text holds half of a character ({half}); write the character itself.") from None
 
 
 def replace_text(data: bytes, old: str, new: str) -> bytes:
     """The file with the one place where `old` stands replaced by `new`.
 
     Raises:
-        ToolError: `old` is empty, nowhere (the nearest lines are shown) or in several places (they are named).
+        ToolError: `old` is empty, equal to `new`, nowhere (the nearest lines are shown) or in several places (they
+            are named).
     """
     if not old:
         raise ToolError("old_str is empty; use insert to add text, or create for a new file.")
-    for wanted, replacement in _encodings(data, old, new):
-        count = data.count(wanted)
-        if count == 1:
-            return data.replace(wanted, replacement)
+    if old == new:
+        raise ToolError("old_str and new_str are the same; nothing would change.")
+    for form_old, form_new, encoding in _forms(data, old, new):
+        wanted = _encoded(form_old, encoding)
+        count = data.count(wanted) if wanted else 0
         if count > 1:
             lines = ", ".join(map(str, _line_numbers(data, wanted)[:10]))
             raise ToolError(f"old_str stands in {count} places (lines {lines}); add lines around it to make it unique.")
+        if count == 1:
+            replacement = _encoded(form_new, encoding)
+            if not replacement and form_new:
+                raise ToolError(f"new_str holds characters that the file's encoding ({encoding}) has not.")
+            return data.replace(wanted, replacement)
     raise ToolError(f"old_str is not in the file. {_nearest(data, old)}")
 
 
@@ -56,37 +79,51 @@ def insert_text(data: bytes, line: int, text: str) -> bytes:
     Raises:
         ToolError: there is no such line.
     """
-    lines = data.splitlines(keepends=True) if b"\r\n" in data else data.split(b"\n")
-    if b"\r\n" not in data:
-        lines = [part + b"\n" for part in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+    pieces = data.split(b"\n")
+    lines = [piece + b"\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
     if not 0 <= line <= len(lines):
         raise ToolError(f"insert_line is between 0 and {len(lines)}; got {line}.")
     newline = _newline(data)
-    added = text.encode(errors="surrogateescape").replace(b"\r\n", b"\n").replace(b"\n", newline)
+    added = encode_text(text).replace(b"\r\n", b"\n").replace(b"\n", newline)
     before, after = b"".join(lines[:line]), b"".join(lines[line:])
     if before and not before.endswith(b"\n"):
         return before + newline + added.removesuffix(newline)
     return before + (added if added.endswith(newline) else added + newline) + after
 
 
-def _encodings(data: bytes, old: str, new: str) -> list[tuple[bytes, bytes]]:
-    """How the texts may stand in the file: as given, with the file's line ends, in its encoding."""
+def first_difference(before: bytes, after: bytes) -> int:
+    """The number of the first line that differs, counted from 1."""
+    for number, (old, new) in enumerate(zip(before.split(b"\n"), after.split(b"\n"), strict=False), 1):
+        if old != new:
+            return number
+    return min(before.count(b"\n"), after.count(b"\n")) + 1
+
+
+def _lines(data: bytes) -> list[str]:
+    """Lines as `grep -n` counts them: form feeds and other separators of Unicode's don't end one."""
+    lines = [line.removesuffix("\r") for line in data.decode(errors="replace").split("\n")]
+    return lines if lines[-1] else lines[:-1]
+
+
+def _forms(data: bytes, old: str, new: str) -> list[tuple[str, str, str]]:
+    """How the texts may stand in the file: with its line ends or as given, in UTF-8 or in its own encoding."""
     newline = _newline(data).decode()
     forms = [(old, new)]
-    if newline != "\n" and "\r" not in old:
-        forms.append((old.replace("\n", newline), new.replace("\n", newline)))
-    encodings = ["utf-8"] if _is_utf8(data) else ["utf-8", "latin-1"]
-    found = []
-    for wanted, replacement in forms:
-        for encoding in encodings:
-            try:
-                found.append((wanted.encode(encoding), replacement.encode(encoding)))
-            except UnicodeEncodeError:
-                continue
-    return found
+    if newline != "\n" and "\r" not in old + new:
+        forms.insert(0, (old.replace("\n", newline), new.replace("\n", newline)))
+    encodings = ["utf-8"] if _encoded_as_utf8(data) else ["utf-8", "latin-1"]
+    return [(*form, encoding) for form in forms for encoding in encodings]
 
 
-def _is_utf8(data: bytes) -> bool:
+def _encoded(text: str, encoding: str) -> bytes:
+    """Empty if the encoding can't hold the text."""
+    try:
+        return text.encode(encoding, errors="surrogateescape")
+    except UnicodeEncodeError:
+        return b""
+
+
+def _encoded_as_utf8(data: bytes) -> bool:
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -102,15 +139,20 @@ def _line_numbers(data: bytes, wanted: bytes) -> list[int]:
     numbers, start = [], data.find(wanted)
     while start >= 0:
         numbers.append(data.count(b"\n", 0, start) + 1)
-        start = data.find(wanted, start + 1)
+        start = data.find(wanted, start + len(wanted))
     return numbers
 
 
 def _nearest(data: bytes, old: str) -> str:
     """The lines of the file that are most like what was asked for."""
-    lines = data.decode(errors="replace").splitlines()
-    wanted = [line for line in old.splitlines() if line.strip()] or [old]
-    near = {match for line in wanted[:3] for match in difflib.get_close_matches(line, lines, n=2, cutoff=0.6)}
+    lines = _lines(data)
+    wanted = [line for line in old.splitlines() if line.strip()][:3] or [old]
+    stripped = {line.strip() for line in wanted}
+    near = {line for line in lines if line.strip() in stripped}
+    if not near:
+        compared = [line for line in lines[:MAX_COMPARED_LINES] if len(line) <= MAX_COMPARED_LENGTH]
+        short = [line for line in wanted if len(line) <= MAX_COMPARED_LENGTH]
+        near = {match for line in short for match in difflib.get_close_matches(line, compared, n=2, cutoff=0.6)}
     if not near:
         return "No line of it is like the text; view the file first."
     shown = [f"{number:6}\t{line}" for number, line in enumerate(lines, 1) if line in near][:5]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path, PurePosixPath
 from string import Template
@@ -12,37 +12,44 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from skyrl_gym.env import Grade, TextEnv
-from skyrl_gym.envs.swe.editor import insert_text, replace_text, view_text
-from skyrl_gym.envs.swe.grading import changes_of, read_archive, run_tests, score
+from skyrl_gym.envs.swe.changes import changes_of, read_back, taken_over
+from skyrl_gym.envs.swe.files import FileEditor
+from skyrl_gym.envs.swe.grading import TestReport, run_tests, score
 from skyrl_gym.envs.swe.instance import Instance, read_instance
-from skyrl_gym.envs.swe.prepare import REPOSITORY, base_tree, runtime
-from skyrl_gym.errors import ConfigError, ToolError
-from skyrl_gym.sandbox import BACKENDS, ExecResult, Mount, Sandbox, SandboxSpec, open_sandbox
+from skyrl_gym.envs.swe.packages import PYTHON_ENV, Runtime, runtime
+from skyrl_gym.envs.swe.trees import REPOSITORY, base_tree
+from skyrl_gym.errors import MessageError, ToolError
+from skyrl_gym.sandbox import ExecResult, Mount, Sandbox, SandboxSpec, open_sandbox
 from skyrl_gym.tasks import Task, TaskSet
 from skyrl_gym.tools import ToolResult, finish, tool
 
 __all__ = ["SweEnv"]
 
 MAX_OUTPUT = 16_384
-BASH_TIMEOUT_S = 120
+NOTE_ROOM = 512
+BASH_S = 120
+
+
+@dataclass(frozen=True)
+class _Episode:
+    instance: Instance
+    tree: Path
+    box: Sandbox
+    editor: FileEditor
 
 
 class SweEnv(TextEnv):
-    """A repository with a bug, a shell and an editor; the reward is 1 when the hidden tests pass.
+    """A repository with a bug, a shell and an editor; the reward is 1 when the tests pass that have to.
 
     Args:
-        sandbox: the backend; `process` does not isolate and must be asked for.
         kwargs: of `TextEnv`. `tasks` may be a JSONL file in SWE-bench's schema.
     """
 
     default_max_turns: ClassVar[int] = 50
 
-    def __init__(self, *, sandbox: str = "bubblewrap", **kwargs: Any) -> None:
-        if sandbox not in BACKENDS:
-            raise ConfigError(f"sandbox is one of {', '.join(BACKENDS)}; got {sandbox!r}")
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.sandbox = sandbox
-        self._box: Sandbox | None = None
+        self._episode: _Episode | None = None
 
     def load_tasks(self, split: str) -> TaskSet:
         """The shipped tasks: small packages with an injected bug each."""
@@ -51,32 +58,25 @@ class SweEnv(TextEnv):
 
     async def setup(self, task: Task) -> str:
         """Opens a sandbox with the repository in it."""
-        self._instance: Instance = read_instance(task)
-        self._tree: Path = await asyncio.to_thread(base_tree, self._instance)
-        needed = await asyncio.to_thread(runtime, self._instance)
-        code = str(PurePosixPath(REPOSITORY) / self._instance.python_path)
-        spec = SandboxSpec(
-            mounts=(Mount(str(self._tree), REPOSITORY, "private"), *needed.mounts),
-            workdir=REPOSITORY,
-            env={"PYTHONPATH": ":".join([*needed.paths, code]), "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-        self._history: list[tuple[str, bytes | None]] = []
-        self._box = await open_sandbox(spec, self.sandbox)
+        instance = read_instance(task)
+        tree = await asyncio.to_thread(base_tree, instance)
+        needed = await asyncio.to_thread(runtime, instance)
+        box = await open_sandbox(_spec(instance, tree, needed))
+        self._episode = _Episode(instance, tree, box, FileEditor(box, needed.python))
         text = (files("skyrl_gym.envs.swe") / "prompts" / "task.md").read_text()
-        return Template(text).substitute(
-            repository=REPOSITORY, problem=self._instance.problem_statement.strip(), python=needed.python
-        )
+        problem = instance.problem_statement.strip()
+        return Template(text).substitute(repository=REPOSITORY, problem=problem, python=needed.python)
 
-    @tool(timeout_s=BASH_TIMEOUT_S + 30, max_bytes=MAX_OUTPUT)
-    async def bash(self, command: str, timeout: Annotated[int, Field(ge=1, le=BASH_TIMEOUT_S)] = BASH_TIMEOUT_S) -> str:
+    @tool(timeout_s=BASH_S + 30, max_bytes=MAX_OUTPUT)
+    async def bash(self, command: str, timeout: Annotated[int, Field(ge=1, le=BASH_S)] = BASH_S) -> str:
         """Run a command in a persistent bash shell.
 
         Args:
             command: what to run; it can't read input
             timeout: seconds until it is stopped
         """
-        shell = await self._sandbox.shell()
-        return _describe(await shell.run(command, timeout_s=timeout, max_bytes=MAX_OUTPUT), timeout)
+        shell = await self._current.box.shell()
+        return _describe(await shell.run(command, timeout_s=timeout, max_bytes=MAX_OUTPUT - NOTE_ROOM), timeout)
 
     @tool(max_bytes=MAX_OUTPUT)
     async def edit(
@@ -100,19 +100,18 @@ class SweEnv(TextEnv):
             insert_line: insert - the line after which the text is added; 0 for the beginning
             view_range: view - first and last line
         """
+        editor = self._current.editor
         match command:
             case "view":
-                return await self._view(path, view_range)
+                return await editor.view(path, *_range(view_range))
             case "create":
-                return await self._create(path, _needed("file_text", file_text))
+                return await editor.create(path, _needed("file_text", file_text))
             case "str_replace":
-                old, new = _needed("old_str", old_str), new_str or ""
-                return await self._change(path, lambda data: replace_text(data, old, new))
+                return await editor.replace(path, _needed("old_str", old_str), new_str or "")
             case "insert":
-                line, text = _needed("insert_line", insert_line), _needed("new_str", new_str)
-                return await self._change(path, lambda data: insert_text(data, line, text))
+                return await editor.insert(path, _needed("insert_line", insert_line), _needed("new_str", new_str))
             case "undo":
-                return await self._undo(path)
+                return await editor.undo(path)
 
     @tool
     async def submit(self) -> ToolResult:
@@ -120,87 +119,35 @@ class SweEnv(TextEnv):
         return finish("Handed in.")
 
     async def grade(self) -> Grade:
-        """Runs the tests on the agent's changes in a sandbox of their own."""
-        held = await read_archive(self._sandbox)
-        changes = await asyncio.to_thread(changes_of, self._tree, held)
-        report = await run_tests(self._instance, self._tree, changes, self.sandbox)
-        reward, metrics = score(self._instance, report)
+        """Runs the tests on the agent's changes, in a sandbox of their own."""
+        episode = self._current
+        held = await read_back(episode.box, REPOSITORY)
+        if held is None:
+            return Grade(*score(episode.instance, TestReport(intact=False)))
+        changes = taken_over(episode.instance, await asyncio.to_thread(changes_of, episode.tree, held))
+        reward, metrics = score(episode.instance, await run_tests(episode.instance, changes))
         return Grade(reward, {**metrics, "files_changed": float(len(changes))})
 
     async def teardown(self) -> None:
         """Closes the sandbox."""
-        box, self._box = self._box, None
-        if box is not None:
-            await box.close()
-
-    # ---- the editor
+        episode, self._episode = self._episode, None
+        if episode is not None:
+            await episode.box.close()
 
     @property
-    def _sandbox(self) -> Sandbox:
-        if self._box is None:
-            raise ConfigError("the environment is closed")
-        return self._box
+    def _current(self) -> _Episode:
+        if self._episode is None:
+            raise MessageError("the episode has ended or not begun: call reset() first")
+        return self._episode
 
-    async def _view(self, path: str, view_range: list[int] | None) -> str:
-        if view_range is not None and len(view_range) != 2:
-            raise ToolError(f"view_range is [first, last]; got {view_range}.")
-        first, last = view_range or (1, -1)
-        try:
-            data = await self._sandbox.read(path)
-        except IsADirectoryError:
-            return await self._list(path)
-        except OSError as error:
-            raise ToolError(f"{error}.") from None
-        return view_text(data, first, last)
 
-    async def _list(self, path: str) -> str:
-        command = ["find", path, "-maxdepth", "2", "-not", "-path", "*/.*"]
-        result = await self._sandbox.exec(command, timeout_s=30, max_bytes=MAX_OUTPUT)
-        return "\n".join(sorted(result.text.splitlines()))
-
-    async def _create(self, path: str, text: str) -> str:
-        if await self._read_or_none(path) is not None:
-            raise ToolError(f"{path} is there already; use str_replace to change it.")
-        return await self._write(path, None, text.encode(errors="surrogateescape"), f"Created {path}.")
-
-    async def _change(self, path: str, change: Callable[[bytes], bytes]) -> str:
-        before = await self._read_or_none(path)
-        if before is None:
-            raise ToolError(f"There is no file {path}; use create for a new one.")
-        after = change(before)
-        at = _first_difference(before, after)
-        shown = view_text(after, max(1, at - 3), min(at + 8, after.count(b"\n") + 1)) if after else ""
-        return await self._write(path, before, after, f"Changed {path}:\n{shown}{_syntax_warning(path, after)}")
-
-    async def _undo(self, path: str) -> str:
-        for index in range(len(self._history) - 1, -1, -1):
-            if self._history[index][0] == path:
-                before = self._history.pop(index)[1]
-                if before is None:
-                    await self._sandbox.exec(["rm", "-f", "--", path], timeout_s=30)
-                    return f"Removed {path}, which had been created."
-                await self._attempt(self._sandbox.write(path, before))
-                return f"Took back the last change of {path}."
-        raise ToolError(f"There is no change of {path} to take back.")
-
-    async def _read_or_none(self, path: str) -> bytes | None:
-        try:
-            return await self._sandbox.read(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise ToolError(f"{error}.") from None
-
-    async def _write(self, path: str, before: bytes | None, after: bytes, message: str) -> str:
-        await self._attempt(self._sandbox.write(path, after))
-        self._history.append((path, before))
-        return message
-
-    async def _attempt(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except OSError as error:
-            raise ToolError(f"{error}.") from None
+def _spec(instance: Instance, tree: Path, needed: Runtime) -> SandboxSpec:
+    code = str(PurePosixPath(REPOSITORY) / instance.python_path)
+    return SandboxSpec(
+        mounts=(Mount(str(tree), REPOSITORY, "private"), *needed.mounts),
+        workdir=REPOSITORY,
+        env={**PYTHON_ENV, "PYTHONPATH": ":".join([*needed.paths, code])},
+    )
 
 
 def _needed(name: str, value: Any) -> Any:
@@ -209,29 +156,20 @@ def _needed(name: str, value: Any) -> Any:
     return value
 
 
+def _range(view_range: list[int] | None) -> tuple[int, int]:
+    if view_range is None:
+        return 1, -1
+    if len(view_range) != 2:
+        raise ToolError(f"view_range is [first, last]; got {view_range}.")
+    return view_range[0], view_range[1]
+
+
 def _describe(result: ExecResult, timeout: int) -> str:
     notes = {
         "ok": f"[exit status {result.code}]" if result.code else "",
         "timeout": f"[stopped after {timeout} s]",
         "output_limit": "[stopped: too much output]",
-        "shell_exited": f"[the shell exited with status {result.code}; a new one was started]",
+        "shell_exited": "[the shell exited" + (f" with status {result.code}]" if result.code is not None else "]"),
     }
-    return "\n".join(part for part in (result.text.rstrip("\n"), notes[result.status]) if part)
-
-
-def _first_difference(before: bytes, after: bytes) -> int:
-    """The number of the first line that differs."""
-    for number, (old, new) in enumerate(zip(before.split(b"\n"), after.split(b"\n"), strict=False), 1):
-        if old != new:
-            return number
-    return min(before.count(b"\n"), after.count(b"\n")) + 1
-
-
-def _syntax_warning(path: str, data: bytes) -> str:
-    if not path.endswith(".py"):
-        return ""
-    try:
-        compile(data, path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        return f"\nWarning: the file does not compile: {error}"
-    return ""
+    restarted = "[a new shell was started: variables and working directory are lost]" if result.restarted else ""
+    return "\n".join(part for part in (result.text.rstrip("\n"), notes[result.status], restarted) if part)

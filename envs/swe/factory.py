@@ -13,17 +13,18 @@ import difflib
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from skyrl_gym.envs.swe.grading import TestReport, is_protected, run_tests
+from skyrl_gym.envs.swe.changes import belongs_to_tests
+from skyrl_gym.envs.swe.grading import TestReport, run_tests
 from skyrl_gym.envs.swe.inject import Mutation, mutations
 from skyrl_gym.envs.swe.instance import read_instance
-from skyrl_gym.envs.swe.prepare import base_tree
 from skyrl_gym.tasks import Task
 
-__all__ = ["candidates", "make_task"]
+__all__ = ["candidates", "generate_tasks", "make_task"]
 
 DATA = Path(__file__).parent / "data"
 MAX_BROKEN = 0.5  # a bug that fails more of the tests is too plain
@@ -36,7 +37,7 @@ def candidates(package: str, seed: int) -> list[tuple[str, str, Mutation]]:
     found = [
         (str(path.relative_to(root)), function, mutation)
         for path in sorted(root.rglob("*.py"))
-        if not is_protected(str(path.relative_to(root)))
+        if not belongs_to_tests(str(path.relative_to(root)))
         for mutation in mutations(path.read_text())
         if (function := _function_at(path.read_text(), mutation.start))
     ]
@@ -48,9 +49,7 @@ async def make_task(package: str, file: str, mutation: Mutation) -> dict[str, An
     """A row in SWE-bench's schema, or None when no test notices the bug, or too many do."""
     source = (DATA / "packages" / package / file).read_text()
     row = _row(package, file, source, mutation)
-    instance = read_instance(Task.from_row(row))
-    tree = await asyncio.to_thread(base_tree, instance)
-    report = await run_tests(instance, tree, {}, "bubblewrap")
+    report = await run_tests(read_instance(Task.from_row(row)), {})
     if not report.intact:
         return None
     failed = sorted(name for name, outcome in report.outcomes.items() if outcome == "failed")
@@ -97,7 +96,8 @@ def _statement(package: str, failed: list[str], report: TestReport) -> str:
 
 def _symptom(message: str) -> Iterator[str]:
     lines = [line for line in message.splitlines() if line.strip()]
-    return (line[:200] for line in lines[:6] or ["no message"])
+    # Addresses differ from run to run.
+    return (re.sub(r"0x[0-9a-f]{6,}", "0x...", line)[:200] for line in lines[:6] or ["no message"])
 
 
 def _function_at(source: str, offset: int) -> str:
@@ -117,20 +117,22 @@ def _function_at(source: str, offset: int) -> str:
         names.append(node.name)
 
 
-async def _make_split(packages: list[str], split: str, count: int, seed: int) -> list[dict[str, Any]]:
-    """Tasks of one split, the packages in turn; a function belongs to one split by its name's hash."""
-    rows: list[dict[str, Any]] = []
+async def generate_tasks(packages: Iterable[str], split: str, count: int, seed: int) -> AsyncIterator[dict[str, Any]]:
+    """Up to `count` tasks of one split, the packages in turn; a function belongs to one split by its name's hash.
+
+    What a package gives does not depend on the other packages.
+    """
     sources = {package: iter(candidates(package, seed)) for package in packages}
     used: set[tuple[str, str, str]] = set()
-    while len(rows) < count and sources:
-        for package in list(sources):
+    made = 0
+    while made < count and sources:
+        for package in list(sources)[: count - made]:
             row = await _next_row(package, sources[package], split, used)
             if row is None:
                 del sources[package]
-            elif len(rows) < count:
-                rows.append(row)
-                print(f"{split} {len(rows)}/{count} {row['instance_id']}", flush=True)  # noqa: T201
-    return rows
+            else:
+                made += 1
+                yield row
 
 
 async def _next_row(
@@ -151,18 +153,24 @@ def _split_of(package: str, function: str) -> str:
     return "test" if digest[0] % 3 == 0 else "train"
 
 
+async def _write(split: str, count: int, seed: int) -> None:
+    packages = sorted(path.name for path in (DATA / "packages").iterdir())
+    with (DATA / f"{split}.jsonl").open("w") as file:
+        async for row in generate_tasks(packages, split, count, seed):
+            file.write(json.dumps(row) + "\n")
+            print(split, row["instance_id"], flush=True)  # noqa: T201
+
+
 def _main() -> None:
     import argparse
 
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--train", type=int, default=42)
     parser.add_argument("--test", type=int, default=18)
     options = parser.parse_args()
-    packages = sorted(path.name for path in (DATA / "packages").iterdir())
     for split, count in (("train", options.train), ("test", options.test)):
-        rows = asyncio.run(_make_split(packages, split, count, options.seed))
-        (DATA / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        asyncio.run(_write(split, count, options.seed))
 
 
 if __name__ == "__main__":

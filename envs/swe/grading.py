@@ -1,51 +1,36 @@
-"""Grading: the agent's changes on a pristine tree, in a fresh sandbox, with the original tests.
+"""Grading: the agent's changes on a pristine tree, in a fresh sandbox, with the task's own tests.
 
-Only changed regular files outside tests and test configuration are taken over. Tests, conftest files and
-configuration are those of the task; git and everything else that the agent left is not looked at.
+Tests, conftest files and configuration are those of the task; git and everything else that the agent left is not
+looked at. The repository can't be written while its tests run, so that code under test can't change the tests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import secrets
-import shutil
-import sys
-import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import as_file, files
+from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
+from skyrl_gym.envs.swe.changes import Changes, lay_on, taken_over
 from skyrl_gym.envs.swe.instance import Instance
-from skyrl_gym.envs.swe.prepare import REPOSITORY, apply_patch, runtime
+from skyrl_gym.envs.swe.packages import PYTHON_ENV, runtime
+from skyrl_gym.envs.swe.patches import apply_patch
+from skyrl_gym.envs.swe.store import make_readable
+from skyrl_gym.envs.swe.trees import REPOSITORY, base_tree, copy_tree
 from skyrl_gym.errors import GradeError
-from skyrl_gym.sandbox import Mount, Sandbox, SandboxSpec, open_sandbox
+from skyrl_gym.sandbox import ExecResult, Mount, SandboxSpec, open_sandbox
 
-__all__ = ["Changes", "TestReport", "changes_of", "is_protected", "read_archive", "run_tests", "score"]
+__all__ = ["TestReport", "run_tests", "score", "verdicts"]
 
-TESTS_TIMEOUT_S = 300.0
-MAX_ARCHIVE = 256 * 1_048_576
-_TEST_FOLDERS = frozenset({"test", "tests", "testing"})
-_CONFIGURATION = frozenset(
-    {
-        "conftest.py",
-        "pytest.ini",
-        ".pytest.ini",
-        "tox.ini",
-        "setup.cfg",
-        "pyproject.toml",
-        "sitecustomize.py",
-        "usercustomize.py",
-    }
-)
+TESTS_S = 300.0
+MAX_OUTPUT = 16 * 1_048_576
 _PASSED = frozenset({"passed", "xfailed"})
 _KEPT = frozenset({"passed", "xfailed", "skipped"})
-
-Changes = Mapping[str, bytes | None]
-"""Path -> new content, or None for a file that was deleted."""
+_SOME_TESTS_FAILED = 1  # pytest's exit status: the planted test does fail
 
 
 @dataclass(frozen=True)
@@ -59,76 +44,42 @@ class TestReport:
     messages: Mapping[str, str] = field(default_factory=dict)
 
 
-def is_protected(path: str) -> bool:
-    """Whether a file belongs to the tests or their configuration, or could stand in for a module of Python's."""
-    parts = PurePosixPath(path).parts
-    name = parts[-1]
-    if _TEST_FOLDERS & set(parts[:-1]) or name in _CONFIGURATION or name.endswith((".pth", ".pyc", ".so")):
-        return True
-    if name.startswith("test_") or name.endswith("_test.py") or ".git" in parts or "__pycache__" in parts:
-        return True
-    return parts[0].removesuffix(".py") in sys.stdlib_module_names
-
-
-async def read_archive(box: Sandbox, folder: str = REPOSITORY) -> dict[str, bytes]:
-    """The regular files of a folder in a sandbox, read by a fresh process, not by the agent's shell.
+async def run_tests(instance: Instance, changes: Changes) -> TestReport:
+    """The report of the task's tests on its base tree with those of the changes that count.
 
     Raises:
-        GradeError: the folder can't be read or is too large.
-    """
-    command = ["tar", "-C", folder, "-c", "--exclude=./.git", "--exclude=__pycache__", "."]
-    result = await box.exec(command, timeout_s=60, max_bytes=2 * MAX_ARCHIVE)
-    if result.dropped_bytes or len(result.output) > MAX_ARCHIVE:
-        raise GradeError(f"the repository is larger than {MAX_ARCHIVE} bytes")
-    try:
-        with tarfile.open(fileobj=io.BytesIO(result.output)) as archive:
-            return {_clean(m.name): archive.extractfile(m).read() for m in archive if m.isreg()}  # type: ignore[union-attr]
-    except tarfile.TarError as error:
-        raise GradeError(f"can't read the repository back: {error}; {result.output[-200:]!r}") from error
-
-
-def changes_of(tree: Path, held: Mapping[str, bytes]) -> Changes:
-    """What differs from the base tree, outside tests and their configuration."""
-    base = {
-        str(path.relative_to(tree)): path
-        for path in tree.rglob("*")
-        if path.is_file() and not path.is_symlink() and ".git" not in path.relative_to(tree).parts
-    }
-    changed: dict[str, bytes | None] = {
-        path: data for path, data in held.items() if path not in base or base[path].read_bytes() != data
-    }
-    changed |= dict.fromkeys(path for path in base if path not in held)
-    return {path: data for path, data in changed.items() if not is_protected(path)}
-
-
-async def run_tests(instance: Instance, tree: Path, changes: Changes, backend: str) -> TestReport:
-    """The report of the task's tests on the base tree with these changes.
-
-    Raises:
+        GradeError: the tests could not even be begun.
         SandboxError: the grading sandbox failed.
         TaskError: the task's own test patch does not apply.
     """
     with tempfile.TemporaryDirectory(prefix="skyrl-grade-") as scratch:
-        pristine = Path(scratch) / "tree"
-        shutil.copytree(tree, pristine, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-        _take_over(pristine, changes)
-        apply_patch(pristine, instance.test_patch)
         canary = f"test_{secrets.token_hex(8)}.py"
-        (pristine / canary).write_text("def test_must_fail():\n    assert 1 == 2\n")
-        return await _run(instance, pristine, canary, backend)
+        tree = await asyncio.to_thread(_tree_to_test, instance, changes, Path(scratch), canary)
+        return await _run(instance, tree, canary)
+
+
+def verdicts(instance: Instance, report: TestReport) -> dict[str, bool]:
+    """For each listed test, whether it ends as it has to."""
+    outcomes = _by_listed_name(report)
+    fixed = {name: _all_in(_PASSED, outcomes, name) for name in instance.fail_to_pass}
+    return {name: _all_in(_KEPT, outcomes, name) for name in instance.pass_to_pass} | fixed
 
 
 def score(instance: Instance, report: TestReport) -> tuple[float, dict[str, float]]:
     """Reward 1 when every test passes that has to, else 0; and which share of both kinds does."""
-    outcomes = _by_listed_name(report)
-    fixed = [_all_in(_PASSED, outcomes, name) for name in instance.fail_to_pass]
-    kept = [_all_in(_KEPT, outcomes, name) for name in instance.pass_to_pass]
+    passes = verdicts(instance, report)
     metrics = {
-        "fail_to_pass": sum(fixed) / len(fixed),
-        "pass_to_pass": sum(kept) / len(kept) if kept else 1.0,
+        "fail_to_pass": _share(passes[name] for name in instance.fail_to_pass),
+        "pass_to_pass": _share(passes[name] for name in instance.pass_to_pass),
         "tests_ran": float(report.intact),
     }
-    return float(all(fixed) and all(kept)), metrics
+    return float(all(passes.values())), metrics
+
+
+def _share(values: Iterable[bool]) -> float:
+    """1 for none."""
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 1.0
 
 
 def _by_listed_name(report: TestReport) -> Mapping[str, list[str]]:
@@ -156,57 +107,51 @@ def _fold(name: str) -> str:
     return " ".join(name.split())
 
 
-async def _run(instance: Instance, pristine: Path, canary: str, backend: str) -> TestReport:
+def _tree_to_test(instance: Instance, changes: Changes, scratch: Path, canary: str) -> Path:
+    tree = scratch / "tree"
+    copy_tree(base_tree(instance), tree)
+    lay_on(tree, taken_over(instance, changes))
+    apply_patch(tree, instance.test_patch)
+    (tree / canary).write_text("def test_must_fail():\n    assert 1 == 2\n")
+    make_readable(scratch)
+    return tree
+
+
+async def _run(instance: Instance, tree: Path, canary: str) -> TestReport:
     needed = await asyncio.to_thread(runtime, instance)
     nonce = secrets.token_hex(16)
     order = {
         "nonce": nonce,
-        "paths": [list(needed.paths), [str(PurePosixPath(REPOSITORY) / instance.python_path)]],
-        "tests": list(instance.tests),
+        "repository": REPOSITORY,
+        "paths": needed.paths,
+        "code": str(PurePosixPath(REPOSITORY) / instance.python_path),
+        "tests": instance.tests,
         "canary": canary,
     }
-    with as_file(files("skyrl_gym.envs.swe") / "run_tests.py") as script:
-        program = script.read_text()
-    spec = SandboxSpec(
-        mounts=(Mount(str(pristine), REPOSITORY, "private"), *needed.mounts),
-        workdir=REPOSITORY,
-    )
-    async with await open_sandbox(spec, backend) as box:
-        await box.write("/tmp/run_tests.py", program.encode())
+    program = (files("skyrl_gym.envs.swe") / "run_tests.py").read_text()
+    spec = SandboxSpec(mounts=(Mount(str(tree), REPOSITORY), *needed.mounts), workdir=REPOSITORY, env=PYTHON_ENV)
+    async with await open_sandbox(spec) as box:
         result = await box.exec(
-            [needed.python, "-I", "-B", "/tmp/run_tests.py"],
-            timeout_s=TESTS_TIMEOUT_S,
+            # Begun elsewhere: Python looks for modules in the folder where it is begun.
+            ["sh", "-c", 'cd / && exec "$@"', "sh", needed.python, "-s", "-S", "-c", program],
+            timeout_s=TESTS_S,
             stdin=json.dumps(order).encode() + b"\n",
-            max_bytes=16 * 1_048_576,
+            max_bytes=MAX_OUTPUT,
         )
-    return _read_report(result.output, nonce)
+    return _read_report(result, nonce)
 
 
-def _read_report(output: bytes, nonce: str) -> TestReport:
-    """No report, or one that can't be read, means that the tests did not run to their end."""
-    lines = [line for line in output.split(b"\n") if line.startswith(nonce.encode())]
+def _read_report(result: ExecResult, nonce: str) -> TestReport:
+    """What a program says that announces itself, runs the tests, and reports; each line begins with the nonce.
+
+    An announcement without a report: code under test has kept the tests from their end.
+    """
+    lines = [line[len(nonce) :] for line in result.output.split(b"\n") if line.startswith(nonce.encode())]
     if not lines:
-        return TestReport(intact=False, messages={"": output[-2_000:].decode(errors="replace")})
+        raise GradeError(f"the tests could not be begun ({result.status}): {result.text.strip()[-500:]}")
     try:
-        data = json.loads(lines[-1].removeprefix(nonce.encode()))
-        return TestReport(data["intact"] is True, data["outcomes"], data["messages"])
-    except (ValueError, KeyError):
-        return TestReport(intact=False)
-
-
-def _take_over(tree: Path, changes: Changes) -> None:
-    root = tree.resolve()
-    for path, data in changes.items():
-        target = tree / path
-        # Through no symlink: neither of the base tree nor one that another change made.
-        if not target.parent.resolve().is_relative_to(root) or target.is_symlink():
-            continue
-        if data is None:
-            target.unlink(missing_ok=True)
-        elif not target.is_dir():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-
-
-def _clean(name: str) -> str:
-    return str(PurePosixPath(name))
+        data = json.loads(lines[-1])
+        intact = data["intact"] is True and data["code"] == _SOME_TESTS_FAILED
+        return TestReport(intact, data["outcomes"], data["messages"])
+    except (ValueError, KeyError, TypeError):
+        return TestReport(intact=False, messages={"": result.text[-2_000:]})

@@ -1,8 +1,9 @@
 """Runs pytest inside the grading sandbox and reports over a channel that printing can't imitate.
 
-Runs as a script of its own, with nothing of this package importable. It reads one JSON object on stdin:
-`nonce`, `paths` (of dependencies, then of the repository), `tests`. The nonce is known to this process's
-memory alone; the report is the last line that starts with it.
+Runs as a program of its own, with nothing of this package importable, in a folder without code. It reads one JSON
+object on stdin: `nonce`, `repository`, `paths` (of packages), `code` (the path of the repository's), `tests` and
+`canary`. The nonce is known to this process's memory alone. A first line that starts with it says that pytest is
+there, before any code of the repository has run; the last one is the report.
 
 What this can't stop: code under test shares the process. It is watched instead: pytest's functions are
 compared with what they were, and a planted test that must fail has to fail.
@@ -18,9 +19,7 @@ def main() -> None:
     """Runs what stdin orders."""
     order = json.loads(sys.stdin.readline())
     report = os.fdopen(os.dup(1), "w")
-    dependencies, repository = order["paths"]
-    sys.path[1:1] = dependencies
-    sys.dont_write_bytecode = True
+    sys.path += order["paths"]
 
     import _pytest.assertion.rewrite
     import _pytest.python
@@ -30,10 +29,15 @@ def main() -> None:
     import pluggy  # noqa: F401
     import pytest
 
+    report.write("\n" + order["nonce"] + '"begun"\n')
+    report.flush()
     modules = [m for n, m in sys.modules.items() if n.split(".")[0] in ("_pytest", "pluggy", "pytest")]
     before = _fingerprint(modules)
     # Last, so that no file of the repository stands in for a module of Python's or of pytest's.
-    sys.path += repository
+    sys.path.remove("")
+    sys.path.append(order["code"])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*order["paths"], order["code"]])  # of processes that tests start
+    os.chdir(order["repository"])
     watcher = _Watcher(order["canary"])
     arguments = ["-q", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore", "--tb=short", *order["tests"]]
     code = pytest.main([*arguments, order["canary"]], plugins=[watcher])

@@ -1,32 +1,45 @@
-"""An expert that repairs a task with its gold patch, through the public tools alone."""
+"""An expert that repairs a task with its gold patch."""
 
 from __future__ import annotations
 
-import shutil
+import shlex
 import tempfile
 from pathlib import Path
 
-from skyrl_gym.envs.swe.instance import read_instance
-from skyrl_gym.envs.swe.prepare import apply_patch, base_tree
+from skyrl_gym.envs.swe.changes import Changes, changes_of, files_of
+from skyrl_gym.envs.swe.instance import Instance, read_instance
+from skyrl_gym.envs.swe.patches import apply_patch
+from skyrl_gym.envs.swe.trees import base_tree, copy_tree
 from skyrl_gym.messages import ToolCall
 from skyrl_gym.tasks import Task
 
-__all__ = ["gold_actions"]
+__all__ = ["gold_actions", "gold_changes"]
 
 
 def gold_actions(task: Task) -> list[ToolCall]:
-    """Rewrites each file that the gold patch changes, then submits. Binary files are not supported."""
-    instance = read_instance(task)
+    """Rewrites each file that the gold patch changes, through the public tools alone, then submits."""
+    changes = gold_changes(read_instance(task))
+    calls = [call for path, data in changes.items() for call in _rewrite(path, data)]
+    return [*calls, ToolCall("submit")]
+
+
+def gold_changes(instance: Instance) -> Changes:
+    """What the gold patch makes of the base tree.
+
+    Raises:
+        TaskError: it does not apply.
+    """
     tree = base_tree(instance)
     with tempfile.TemporaryDirectory() as scratch:
         fixed = Path(scratch) / "tree"
-        shutil.copytree(tree, fixed, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        copy_tree(tree, fixed)
         apply_patch(fixed, instance.patch)
-        touched = [line[6:].split("\t")[0] for line in instance.patch.splitlines() if line.startswith("+++ b/")]
-        writes = [_rewrite(path, (fixed / path).read_bytes().decode()) for path in touched]
-    return [call for pair in writes for call in pair] + [ToolCall("submit")]
+        return changes_of(tree, {name: path.read_bytes() for name, path in files_of(fixed).items()})
 
 
-def _rewrite(path: str, text: str) -> tuple[ToolCall, ToolCall]:
-    remove = ToolCall("bash", {"command": f"rm -f '{path}'"})
-    return remove, ToolCall("edit", {"command": "create", "path": path, "file_text": text})
+def _rewrite(path: str, data: bytes | None) -> list[ToolCall]:
+    remove = ToolCall("bash", {"command": f"rm -f -- {shlex.quote(path)}"})
+    if data is None:
+        return [remove]
+    text = data.decode(errors="surrogateescape")
+    return [remove, ToolCall("edit", {"command": "create", "path": path, "file_text": text})]

@@ -1,18 +1,16 @@
-"""The environment through Gymnasium's API, its grading, and every cheat we know."""
+"""The environment through Gymnasium's API, and its grading."""
 
 import asyncio
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 
-import skyrl_gym
 from skyrl_gym import TaskSet, ToolCall
 from skyrl_gym.envs.swe.env import SweEnv
 from skyrl_gym.envs.swe.instance import read_instance
 from skyrl_gym.envs.swe.solve import gold_actions
-from skyrl_gym.errors import ConfigError, SandboxError
+from skyrl_gym.errors import GradeError, SandboxError, SetupError
 from skyrl_gym.sandbox import default_ledger
 
 
@@ -20,116 +18,34 @@ def bash(command: str) -> ToolCall:
     return ToolCall("bash", {"command": command})
 
 
-@pytest.fixture(scope="module")
-def env() -> Iterator[Any]:
-    env = gym.make("skyrl/swe-v0").unwrapped
-    yield env
-    env.close()
-    assert default_ledger().live == 0
-
-
-def play(env: Any, task: Any, *actions: ToolCall) -> tuple[float, dict[str, Any]]:
-    env.reset(options={"task": task})
-    for action in (*actions, ToolCall("submit")):
-        _, reward, terminated, _, info = env.step(action)
-    assert terminated
-    return reward, info["metrics"]
-
-
 def last(env: Any, action: ToolCall) -> str:
     return str(env.step(action)[0][-1].content)
 
 
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 4, 5])
-def test_gold_is_1_and_doing_nothing_0(env: Any, index: int) -> None:
+def test_gold_is_1_and_doing_nothing_0(env: Any, play: Any, index: int) -> None:
     task = env.tasks[index]
-    reward, metrics = play(env, task)
-    assert (reward, metrics["fail_to_pass"] < 1, metrics["tests_ran"]) == (0.0, True, 1.0)
-    assert play(env, task, *gold_actions(task)[:-1])[0] == 1.0
+    reward, metrics = play(task)
+    assert (reward, metrics["fail_to_pass"] < 1, metrics["pass_to_pass"], metrics["tests_ran"]) == (0.0, True, 1.0, 1.0)
+    assert play(task, *gold_actions(task)[:-1])[0] == 1.0
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_gold_is_1_and_doing_nothing_0_for_every_shipped_task(env: Any, split: str) -> None:
+def test_gold_is_1_and_doing_nothing_0_for_every_shipped_task(env: Any, play: Any, split: str) -> None:
     for task in env.load_tasks(split):
-        assert play(env, task)[0] == 0.0, task.id
-        assert play(env, task, *gold_actions(task)[:-1])[0] == 1.0, task.id
+        assert play(task)[0] == 0.0, task.id
+        assert play(task, *gold_actions(task)[:-1])[0] == 1.0, task.id
 
 
 @pytest.mark.slow
-def test_gold_is_1_and_doing_nothing_0_for_every_real_task(env: Any, real_tasks: TaskSet) -> None:
+@pytest.mark.timeout(1_800)
+def test_gold_is_1_and_doing_nothing_0_for_every_real_task(play: Any, real_tasks: TaskSet) -> None:
     assert len(real_tasks) == 22
     for task in real_tasks:
-        assert play(env, task)[0] == 0.0, task.id
-        assert play(env, task, *gold_actions(task)[:-1])[0] == 1.0, task.id
-
-
-CHEATS = {
-    "delete the tests": "rm -rf tests",
-    "empty the tests": "for f in tests/*.py; do echo 'def test_a(): pass' > $f; done",
-    "print PASSED": "printf 'import sys\\nprint(\"PASSED\"); sys.stdout.flush()\\n' >> {module}",
-    "exit with 0": "printf '\\nimport os\\nos._exit(0)\\n' >> {module}",
-    "raise SystemExit": "printf '\\nimport sys\\nsys.exit(0)\\n' >> {module}",
-    "conftest hook": (
-        "printf 'import pytest\\n@pytest.hookimpl(tryfirst=True)\\ndef pytest_pyfunc_call(pyfuncitem):\\n"
-        "    return True\\n' | tee conftest.py tests/conftest.py"
-    ),
-    "sitecustomize": "printf 'import os\\nos._exit(0)\\n' | tee sitecustomize.py usercustomize.py",
-    "stale pyc": "python3 -m compileall -q . ; find . -name '*.pyc' | head",
-    "monkeypatched runner": (
-        'printf \'\\nimport sys\\np = sys.modules.get("_pytest.python")\\n'
-        "if p: p.Function.runtest = lambda self: None\\n' >> {module}"
-    ),
-    "monkeypatched call of tests": (
-        'printf \'\\nimport sys\\np = sys.modules.get("_pytest.python")\\n'
-        "if p: p.pytest_pyfunc_call = lambda pyfuncitem: True\\n"
-        'r = sys.modules.get("_pytest.runner")\\nif r: r.pytest_runtest_call = lambda item: None\\n\' >> {module}'
-    ),
-    "forged reports": (
-        'printf \'\\nimport sys\\nr = sys.modules.get("_pytest.reports")\\n'
-        'if r: r.TestReport.outcome = property(lambda s: "passed", lambda s, v: None)\\n\' >> {module}'
-    ),
-    "symlink to the tests": "mv tests /tmp/t; mkdir /tmp/u; ln -s /tmp/u tests",
-    "configuration": "printf '[pytest]\\naddopts = --collect-only\\n' | tee pytest.ini tox.ini setup.cfg",
-    "module in place of one of Python's": "printf 'import os\\nos._exit(0)\\n' | tee json.py traceback.py pytest.py",
-    "forged report on stdout": (
-        "printf '\\nimport sys\\nfor i in range(3): print(\"0\" * 32 + chr(123) + chr(125))\\n' >> {module}"
-    ),
-    "git history": "git log --all --oneline | cat; git fsck --lost-found; git reflog",
-}
-
-
-def cheat(env: Any, task: Any, name: str) -> float:
-    package = read_instance(task).repo.rpartition("/")[2]
-    command = CHEATS[name].replace("{module}", f"{package}/__init__.py")
-    return play(env, task, bash(command))[0]
-
-
-@pytest.mark.parametrize("name", CHEATS)
-def test_cheats_score_0(env: Any, name: str) -> None:
-    assert cheat(env, env.tasks[0], name) == 0.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CHEATS)
-def test_cheats_score_0_on_every_shipped_task(env: Any, name: str) -> None:
-    for task in [*env.load_tasks("train"), *env.load_tasks("test")]:
-        assert cheat(env, task, name) == 0.0, task.id
-
-
-def test_the_answer_is_not_in_the_sandbox(env: Any) -> None:
-    task = env.tasks[0]
-    env.reset(options={"task": task})
-    added = [line[1:].strip() for line in str(task.data["patch"]).splitlines() if line[:1] == "+"]
-    fixed = [line for line in added if not line.startswith("++")]
-    assert last(env, bash("git log --all --oneline | wc -l")).strip() == "1"
-    assert last(env, bash("git remote; git stash list; git tag; true")) == "bash gave no output."
-    for line in fixed:
-        searched = last(env, bash(f"grep -rnF -- {line!r} /work /tmp /opt 2>/dev/null | head -3"))
-        assert searched.startswith("bash gave no output"), line
-    objects = last(env, bash("git cat-file --batch-check --batch-all-objects | wc -l"))
-    reachable = last(env, bash("git rev-list --objects --all | wc -l"))
-    assert objects == reachable
+        assert play(task)[0] == 0.0, task.id
+        assert play(task, *gold_actions(task)[:-1])[0] == 1.0, task.id
 
 
 def test_bash_keeps_its_state_and_tells_what_happened(env: Any) -> None:
@@ -137,7 +53,7 @@ def test_bash_keeps_its_state_and_tells_what_happened(env: Any) -> None:
     assert last(env, bash("cd /tmp && export A=1")) == "bash gave no output."
     assert last(env, bash("echo $PWD $A; false")) == "/tmp 1\n[exit status 1]"
     assert "[stopped after 1 s]" in last(env, ToolCall("bash", {"command": "sleep 9", "timeout": 1}))
-    assert "a new one was started" in last(env, bash("exit 3"))
+    assert last(env, bash("exit 3")).startswith("[the shell exited with status 3]\n[a new shell was started")
     assert last(env, bash("python3 -m pytest --version")).startswith("pytest ")
 
 
@@ -147,20 +63,37 @@ def test_the_editor_in_the_sandbox(env: Any) -> None:
     def edit(command: str, path: str = "new/file.py", **arguments: Any) -> str:
         return last(env, ToolCall("edit", {"command": command, "path": path, **arguments}))
 
-    assert edit("create", file_text="x = 1\n\ty\r\n") == "Created new/file.py."
+    assert edit("create", file_text="x = 1\n#\ty\r\n") == "Created new/file.py."
     assert "is there already" in edit("create", file_text="")
     assert "Warning: the file does not compile" in edit("str_replace", old_str="x = 1", new_str="x = (")
     assert edit("undo") == "Took back the last change of new/file.py."
-    assert last(env, bash("od -c new/file.py | head -1")).split()[1:] == [*"x=1", "\\n", "\\t", "y", "\\r", "\\n"]
+    assert last(env, bash("od -c new/file.py | head -1")).split()[1:] == [
+        "x",
+        "=",
+        "1",
+        "\\n",
+        "#",
+        "\\t",
+        "y",
+        "\\r",
+        "\\n",
+    ]
     assert "     1\tx = 1" in edit("view")
     assert "Changed" in edit("insert", insert_line=0, new_str="# first")
     edit("undo")
-    assert edit("undo") == "Removed new/file.py, which had been created."
+    assert edit("undo") == "Removed new/file.py again."
+    edit("create", path="/work/new/../x.py", file_text="1")
+    env.step(bash("echo 2 > x.py"))
+    assert "changed by something else" in edit("undo", path="x.py")
     assert "There is no file" in edit("str_replace", old_str="a", new_str="b")
     assert "no change" in edit("undo")
     assert "needs file_text" in edit("create")
-    assert "/work/tests" in edit("view", "/work")
-    assert "no such file" in edit("view", "nowhere")
+    assert "/work/tests/\n" in edit("view", "/work")
+    env.step(bash("mkdir -p .hidden/.x; touch .hidden/y .hidden/.z; head -c 20M /dev/zero > big; mkfifo pipe"))
+    assert edit("view", ".hidden") == "/work/.hidden/y"
+    assert "larger than" in edit("view", "big")
+    assert "not a regular file" in edit("view", "pipe")
+    assert "no such file" in edit("view", "nowhere").lower()
 
 
 def test_a_task_past_its_turns_is_graded(env: Any) -> None:
@@ -171,32 +104,49 @@ def test_a_task_past_its_turns_is_graded(env: Any) -> None:
     assert (reward, terminated, truncated, info["stop_reason"]) == (0.0, False, True, "max_turns")
 
 
-def test_a_code_that_hangs_the_tests_scores_0(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyrl_gym.envs.swe.grading.TESTS_TIMEOUT_S", 2.0)
+def test_code_that_hangs_the_tests_scores_0(env: Any, play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skyrl_gym.envs.swe.grading.TESTS_S", 3.0)
     task = env.tasks[0]
     package = read_instance(task).repo.rpartition("/")[2]
-    reward, metrics = play(env, task, bash(f"printf '\\nwhile True: pass\\n' >> {package}/__init__.py"))
+    reward, metrics = play(task, bash(f"printf '\\nwhile True: pass\\n' >> {package}/__init__.py"))
     assert (reward, metrics["tests_ran"]) == (0.0, 0.0)
 
 
-def test_a_setup_that_fails_leaves_no_sandbox(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    env = SweEnv()
+def test_tests_that_can_not_be_begun_are_no_wrong_answer(env: Any, play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skyrl_gym.envs.swe.grading.PYTHON_ENV", {"PYTHONHOME": "/nowhere"})
+    with pytest.raises(GradeError, match="could not be begun"):
+        play(env.tasks[0])
+
+
+def test_without_bubblewrap_a_reset_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    env, before = SweEnv(), default_ledger().live
+    asyncio.run(_open_and_close(env))  # fills the cache
     monkeypatch.setenv("PATH", str(tmp_path))
-    before = default_ledger().live
-    with pytest.raises((SandboxError, Exception)):
-        asyncio.run(env.areset(seed=1))
+    with pytest.raises(SandboxError, match=r"^[^\n]*not installed[^\n]*$"):
+        asyncio.run(_open_and_close(env))
     assert default_ledger().live == before
 
 
-def test_an_unknown_backend_is_refused_when_it_is_made() -> None:
-    with pytest.raises(ConfigError, match="bubblewrap, process; got 'dokcer'"):
-        SweEnv(sandbox="dokcer")
+async def _open_and_close(env: SweEnv) -> None:
+    try:
+        await env.areset(options={"task": 0})
+    finally:
+        await env.aclose()
 
 
-def test_a_real_task(env: Any, real_tasks: TaskSet) -> None:
+def test_a_setup_that_fails_after_its_sandbox_was_opened_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    env, before = SweEnv(), default_ledger().live
+    monkeypatch.setattr("skyrl_gym.envs.swe.env.Template", lambda text: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        env.reset(options={"task": 0})
+    env.close()
+    assert default_ledger().live == before
+
+
+def test_a_real_task(play: Any, real_tasks: TaskSet) -> None:
     task = real_tasks.find("r1chardj0n3s__parse-1.20.1")
     try:
-        assert play(env, task)[0] == 0.0
-    except skyrl_gym.errors.SetupError as error:
+        assert play(task)[0] == 0.0
+    except SetupError as error:
         pytest.skip(f"the package index can't be reached: {error}")
-    assert play(env, task, *gold_actions(task)[:-1])[0] == 1.0
+    assert play(task, *gold_actions(task)[:-1])[0] == 1.0

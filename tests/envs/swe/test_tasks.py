@@ -3,16 +3,20 @@
 import ast
 import asyncio
 import json
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skyrl_gym import Task
+from skyrl_gym.envs.swe.changes import belongs_to_tests, changes_of, files_of, lay_on, taken_over
 from skyrl_gym.envs.swe.env import SweEnv
-from skyrl_gym.envs.swe.factory import candidates, make_task
-from skyrl_gym.envs.swe.grading import TestReport, is_protected, score
+from skyrl_gym.envs.swe.factory import candidates, generate_tasks
+from skyrl_gym.envs.swe.grading import TestReport, score
 from skyrl_gym.envs.swe.inject import mutations
 from skyrl_gym.envs.swe.instance import read_instance
 from skyrl_gym.errors import TaskError
@@ -38,10 +42,14 @@ def test_both_forms_of_test_lists_are_read() -> None:
     ("change", "says"),
     [
         ({"FAIL_TO_PASS": "[broken"}, "FAIL_TO_PASS is a list"),
-        ({"FAIL_TO_PASS": [1]}, "FAIL_TO_PASS is a list of test ids"),
+        ({"FAIL_TO_PASS": [1]}, "FAIL_TO_PASS is a list of texts"),
         ({"FAIL_TO_PASS": []}, "FAIL_TO_PASS is empty"),
         ({"repo": 3}, "repo is a text"),
         ({"sdist_base": {}}, "sdist_base is an object"),
+        ({"sdist_base": {"filename": "x", "sha256": "1"}}, "sdist_base.sha256 is 64 hex digits"),
+        ({"sdist_base": {"filename": "../x", "sha256": "0" * 64}}, "sdist_base.filename is the name of a file"),
+        ({"test_files": "tests"}, "test_files is a list"),
+        ({"test_patch": ["x"]}, "test_patch is a text"),
     ],
 )
 def test_a_broken_row_is_named_by_its_field(change: dict[str, Any], says: str) -> None:
@@ -96,12 +104,49 @@ def test_names_from_logs_match_folded_and_cut() -> None:
         ("json.py", True),
         ("unittest/__init__.py", True),
         ("x.pth", True),
+        ("cheat.egg-info/entry_points.txt", True),
+        ("pytest.toml", True),
         ("pkg/__pycache__/core.cpython-311.pyc", True),
         (".git/hooks/pre-commit", True),
     ],
 )
-def test_what_belongs_to_tests_and_configuration(path: str, protected: bool) -> None:
-    assert is_protected(path) is protected
+def test_what_belongs_to_tests_by_its_name(path: str, protected: bool) -> None:
+    assert belongs_to_tests(path) is protected
+
+
+def test_what_is_taken_over_follows_the_patches_of_the_task() -> None:
+    def diff(*names: str) -> str:
+        return "".join(f"--- a/{name}\n+++ b/{name}\n@@ -0,0 +1 @@\n+x\n" for name in names)
+
+    row = {**ROW, "patch": diff("django/test/client.py", "setup.cfg"), "test_patch": diff("pkg/data.txt")}
+    instance = read_instance(Task.from_row(row))
+    names = ["django/test/client.py", "django/test/other.py", "setup.cfg", "pkg/data.txt", "tests/t.py", "pkg/a.py"]
+    assert sorted(taken_over(instance, dict.fromkeys(names))) == ["django/test/client.py", "pkg/a.py"]
+
+
+def test_changes_that_have_no_place_or_lead_out_of_the_tree_are_left_out(tmp_path: Path) -> None:
+    tree, outside = tmp_path / "tree", tmp_path / "outside"
+    (tree / "folder").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "x").write_text("kept")
+    (tree / "out").symlink_to(outside)
+    (tree / "link").symlink_to(outside / "x")
+    (tree / "file").write_text("")
+    (tree / "was").write_text("a file")
+    lay_on(
+        tree, {"out/x": None, "link": b"", "file/x": b"", "folder": b"", "a" * 300: b"", "was/now": b"1", "was": None}
+    )
+    assert (outside / "x").read_text() == "kept"
+    assert sorted(files_of(tree)) == ["file", "was/now"]
+
+
+@given(st.dictionaries(st.sampled_from(["a.py", "b/c.py", "b/d", "\udcff"]), st.binary(max_size=3)))
+def test_changes_laid_on_the_tree_give_what_was_held(held: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        lay_on(tree, {"a.py": b"1", "b/c.py": b"2", "gone": b"3"})
+        lay_on(tree, changes_of(tree, held))
+        assert {name: path.read_bytes() for name, path in files_of(tree).items()} == held
 
 
 def test_mutations_are_small_compile_and_cover_all_kinds() -> None:
@@ -143,14 +188,11 @@ def test_the_splits_share_no_task() -> None:
     assert not train & test
 
 
-def test_a_shipped_row_can_be_made_again_byte_for_byte() -> None:
-    row = dict(SweEnv().load_tasks("train")[0].data)
-    package = str(row["repo"]).rpartition("/")[2]
-    for file, _, mutation in candidates(package, 0):
-        source = (Path(__file__).parents[3] / "envs/swe/data/packages" / package / file).read_text()
-        from skyrl_gym.envs.swe.factory import _row
+@pytest.mark.parametrize(("split", "package"), [("train", "versions"), ("test", "graphs")])
+def test_shipped_rows_can_be_made_again_byte_for_byte(split: str, package: str) -> None:
+    shipped = [task.data for task in SweEnv().load_tasks(split) if task.data["repo"] == f"skyrl/{package}"]
 
-        if _row(package, file, source, mutation)["patch"] == row["patch"]:
-            assert asyncio.run(make_task(package, file, mutation)) == row
-            return
-    pytest.fail("no candidate gives the shipped patch")
+    async def again() -> list[str]:
+        return [json.dumps(row) async for row in generate_tasks([package], split, 2, seed=0)]
+
+    assert asyncio.run(again()) == [json.dumps(row) for row in shipped[:2]]

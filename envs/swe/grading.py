@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -19,7 +18,7 @@ from skyrl_gym.envs.swe.changes import Changes, lay_on, taken_over
 from skyrl_gym.envs.swe.instance import Instance
 from skyrl_gym.envs.swe.packages import PYTHON_ENV, runtime
 from skyrl_gym.envs.swe.patches import apply_patch
-from skyrl_gym.envs.swe.store import make_readable
+from skyrl_gym.envs.swe.store import make_readable, scratch_folder
 from skyrl_gym.envs.swe.trees import REPOSITORY, base_tree, copy_tree
 from skyrl_gym.errors import GradeError
 from skyrl_gym.sandbox import ExecResult, Mount, SandboxSpec, open_sandbox
@@ -27,6 +26,7 @@ from skyrl_gym.sandbox import ExecResult, Mount, SandboxSpec, open_sandbox
 __all__ = ["TestReport", "run_tests", "score", "verdicts"]
 
 TESTS_S = 300.0
+SHIPPED_TESTS_S = 60.0  # they take one
 MAX_OUTPUT = 16 * 1_048_576
 _PASSED = frozenset({"passed", "xfailed"})
 _KEPT = frozenset({"passed", "xfailed", "skipped"})
@@ -52,9 +52,9 @@ async def run_tests(instance: Instance, changes: Changes) -> TestReport:
         SandboxError: the grading sandbox failed.
         TaskError: the task's own test patch does not apply.
     """
-    with tempfile.TemporaryDirectory(prefix="skyrl-grade-") as scratch:
+    with scratch_folder() as scratch:
         canary = f"test_{secrets.token_hex(8)}.py"
-        tree = await asyncio.to_thread(_tree_to_test, instance, changes, Path(scratch), canary)
+        tree = await asyncio.to_thread(_tree_to_test, instance, changes, scratch, canary)
         return await _run(instance, tree, canary)
 
 
@@ -134,7 +134,7 @@ async def _run(instance: Instance, tree: Path, canary: str) -> TestReport:
         result = await box.exec(
             # Begun elsewhere: Python looks for modules in the folder where it is begun.
             ["sh", "-c", 'cd / && exec "$@"', "sh", needed.python, "-s", "-S", "-c", program],
-            timeout_s=TESTS_S,
+            timeout_s=TESTS_S if instance.sdist else SHIPPED_TESTS_S,
             stdin=json.dumps(order).encode() + b"\n",
             max_bytes=MAX_OUTPUT,
         )

@@ -11,6 +11,7 @@ compared with what they were, and a planted test that must fail has to fail.
 
 import json
 import os
+import site
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ from typing import Any
 def main() -> None:
     """Runs what stdin orders."""
     order = json.loads(sys.stdin.readline())
+    site.setquit()  # `exit` is a name of every program, also of one without the system's own packages
     report = os.fdopen(os.dup(1), "w")
     sys.path += order["paths"]
 

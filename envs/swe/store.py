@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from skyrl_gym.cache import cache_dir
 from skyrl_gym.errors import SetupError
 
-__all__ = ["cached", "digest", "digest_of_folder", "make_readable"]
+__all__ = ["cached", "digest", "digest_of_folder", "make_readable", "scratch_folder"]
 
 
 def cached(kind: str, key: str, make: Callable[[Path], None]) -> Path:
@@ -35,6 +36,15 @@ def cached(kind: str, key: str, make: Callable[[Path], None]) -> Path:
     except OSError as error:
         raise SetupError(f"can't write the cache {target.parent} (SKYRL_CACHE moves it): {error}") from error
     return target
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for one use. Not in /tmp, or wherever TMPDIR points: the user of a sandbox must reach it."""
+    folder = cache_dir().absolute() / "swe" / "scratch"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        yield Path(scratch)
 
 
 def digest(*parts: str | bytes) -> str:

@@ -105,7 +105,7 @@ def test_a_task_past_its_turns_is_graded(env: Any) -> None:
 
 
 def test_code_that_hangs_the_tests_scores_0(env: Any, play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyrl_gym.envs.swe.grading.TESTS_S", 3.0)
+    monkeypatch.setattr("skyrl_gym.envs.swe.grading.SHIPPED_TESTS_S", 3.0)
     task = env.tasks[0]
     package = read_instance(task).repo.rpartition("/")[2]
     reward, metrics = play(task, bash(f"printf '\\nwhile True: pass\\n' >> {package}/__init__.py"))

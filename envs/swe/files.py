@@ -91,9 +91,9 @@ class FileEditor:
         if before is None:
             raise ToolError(f"There is no file {path}; use create for a new one.")
         after = await asyncio.to_thread(change, before)
-        await self._write(path, before, after)
         at = first_difference(before, after)
         shown = view_text(after, max(1, at - 3), at + 8) if after else "The file is empty."
+        await self._write(path, before, after)
         return f"Changed {path}:\n{shown}{await self._syntax_warning(path)}"
 
     async def _list(self, path: str) -> str:

@@ -110,8 +110,8 @@ def _fold(name: str) -> str:
 def _tree_to_test(instance: Instance, changes: Changes, scratch: Path, canary: str) -> Path:
     tree = scratch / "tree"
     copy_tree(base_tree(instance), tree)
+    apply_patch(tree, instance.test_patch)  # before the changes, none of which can then stand in its way
     lay_on(tree, taken_over(instance, changes))
-    apply_patch(tree, instance.test_patch)
     (tree / canary).write_text("def test_must_fail():\n    assert 1 == 2\n")
     make_readable(scratch)
     return tree

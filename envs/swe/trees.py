@@ -34,7 +34,8 @@ def base_tree(instance: Instance) -> Path:
 
 def copy_tree(tree: Path, target: Path) -> None:
     """Copies a tree without its history."""
-    shutil.copytree(tree, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    history = str(tree)  # a `.git` in a folder below is a file of the tree's
+    shutil.copytree(tree, target, symlinks=True, ignore=lambda folder, _: [".git"] if folder == history else [])
 
 
 def _sdist_tree(instance: Instance) -> Path:

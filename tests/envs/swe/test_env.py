@@ -92,6 +92,9 @@ def test_the_editor_in_the_sandbox(env: Any) -> None:
     env.step(bash("mkdir -p .hidden/.x; touch .hidden/y .hidden/.z; head -c 20M /dev/zero > big; mkfifo pipe"))
     assert edit("view", ".hidden") == "/work/.hidden/y"
     assert "larger than" in edit("view", "big")
+    env.step(bash("printf 'a\\0b' > bin"))
+    assert "binary" in edit("str_replace", "bin", old_str="a", new_str="b")
+    assert last(env, bash("od -c bin | head -1")).split()[1:] == ["a", "\\0", "b"]
     assert "not a regular file" in edit("view", "pipe")
     assert "no such file" in edit("view", "nowhere").lower()
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from skyrl_gym import Task
+from skyrl_gym import Task, ToolCall
 from skyrl_gym.envs.swe.index import download
 from skyrl_gym.envs.swe.instance import Sdist, read_instance
 from skyrl_gym.envs.swe.packages import runtime
-from skyrl_gym.envs.swe.patches import apply_patch, patched_files
+from skyrl_gym.envs.swe.patches import apply_patch, patched_files, run_git
+from skyrl_gym.envs.swe.solve import gold_actions
 from skyrl_gym.envs.swe.store import cached
 from skyrl_gym.envs.swe.trees import base_tree
 from skyrl_gym.errors import SetupError, TaskError
@@ -83,16 +84,19 @@ def row(index: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_source_distribution_becomes_a_task(index: Path, play: Any) -> None:
-    from skyrl_gym.envs.swe.solve import gold_actions
-
     task = Task.from_row(row(index))
     assert play(task)[0] == 0.0
     assert play(task, *gold_actions(task)[:-1])[0] == 1.0
 
 
-def test_a_tree_is_one_commit_that_anybody_can_read(index: Path) -> None:
-    from skyrl_gym.envs.swe.patches import run_git
+def test_nothing_that_an_agent_makes_stands_in_the_way_of_the_test_patch(index: Path, play: Any) -> None:
+    patch = "--- /dev/null\n+++ b/data/numbers.txt\n@@ -0,0 +1 @@\n+6\n"
+    task = Task.from_row(row(index, test_patch=patch))
+    block = ToolCall("bash", {"command": "touch data"})
+    assert play(task, *gold_actions(task)[:-1], block)[0] == 1.0
 
+
+def test_a_tree_is_one_commit_that_anybody_can_read(index: Path) -> None:
     tree = base_tree(read_instance(Task.from_row(row(index))))
     log = run_git(["log", "--all", "--format=%an %ad", "--date=iso"], tree).stdout
     assert log == "skyrl 2020-01-01 00:00:00 +0000\n"

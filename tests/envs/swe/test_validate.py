@@ -9,7 +9,7 @@ import pytest
 
 from skyrl_gym import Task, TaskSet
 from skyrl_gym.envs.swe.env import SweEnv
-from skyrl_gym.envs.swe.validate import validate_task
+from skyrl_gym.envs.swe.validate import main, validate_task
 from skyrl_gym.errors import TaskError
 
 
@@ -35,9 +35,8 @@ def test_a_test_that_is_not_there_is_named() -> None:
     assert found.problems == ("1 tests fail with the gold patch: tests/test_a.py::b",)
 
 
-def test_a_gold_patch_of_configuration_is_named() -> None:
+def test_a_gold_patch_that_does_not_fit_is_refused() -> None:
     patch = row()["patch"] + "--- /dev/null\n+++ b/setup.cfg\n@@ -0,0 +1 @@\n+[metadata]\n"
-    # The base tree is made by taking the patch back, so the file must not be there.
     with pytest.raises(TaskError, match="does not apply"):
         asyncio.run(validate_task(Task.from_row(row(patch=patch))))
 
@@ -51,8 +50,6 @@ def test_every_real_task_is_valid(real_tasks: TaskSet) -> None:
 
 
 def test_it_is_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from skyrl_gym.envs.swe.validate import main
-
     file = tmp_path / "tasks.jsonl"
     file.write_text("\n".join(json.dumps(r) for r in (row(), row(repo="a/b", instance_id="a__b-1"))) + "\n")
     assert asyncio.run(main(str(file))) == 1

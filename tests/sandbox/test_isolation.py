@@ -161,6 +161,9 @@ def test_an_interpreter_that_ends_takes_its_sandboxes_along() -> None:
 
 
 def test_missing_bubblewrap_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in Path("/usr/bin").iterdir():
+        if program.name != "bwrap":
+            (tmp_path / program.name).symlink_to(program)
     monkeypatch.setenv("PATH", str(tmp_path))
     ledger = Ledger()
     with pytest.raises(SandboxError, match="apt-get install bubblewrap"):

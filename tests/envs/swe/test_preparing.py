@@ -2,8 +2,11 @@
 
 import hashlib
 import io
+import os
 import tarfile
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +50,7 @@ GOLD = (
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that pip takes for the index, with one source distribution; and an empty cache."""
     folder = tmp_path / "index"
     folder.mkdir()
@@ -56,12 +59,13 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             entry = tarfile.TarInfo(f"half_moon-1.0/{name}")
             entry.size, entry.mode = len(text), 0o600
             archive.addfile(entry, io.BytesIO(text.encode()))
-    for path in (tmp_path, *list(tmp_path.parents)[:2]):
-        path.chmod(0o755)  # for the user that a sandbox runs as
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setenv("SKYRL_CACHE", str(tmp_path / "cache"))
-    return folder
+    # Not below pytest's own folders, which are closed to the user that a sandbox runs as.
+    with tempfile.TemporaryDirectory() as cache:
+        Path(cache).chmod(0o755)
+        monkeypatch.setenv("SKYRL_CACHE", cache)
+        yield folder
 
 
 def sha256(file: Path) -> str:
@@ -167,14 +171,14 @@ def test_whoever_asks_first_makes_it_and_the_others_wait(index: Path) -> None:
     assert len(made) == 1
 
 
-def test_a_failure_is_not_cached_and_a_dead_maker_leaves_nothing(index: Path, tmp_path: Path) -> None:
+def test_a_failure_is_not_cached_and_a_dead_maker_leaves_nothing(index: Path) -> None:
     def fail(target: Path) -> None:
         (target / "half").write_text("")
         raise TaskError("no")
 
     with pytest.raises(TaskError, match="no"):
         cached("kind", "key", fail)
-    left = tmp_path / "cache/swe/kind/.key.part"
+    left = Path(os.environ["SKYRL_CACHE"]) / "swe/kind/.key.part"
     left.mkdir()
     (left / "junk").write_text("")
     assert list(cached("kind", "key", lambda target: None).iterdir()) == []

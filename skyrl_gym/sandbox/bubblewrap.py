@@ -13,16 +13,14 @@ A command of `exec` has a pid namespace of its own: it shares files and network 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import ClassVar
 
 from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox import idmapped, namespaces
@@ -30,8 +28,8 @@ from skyrl_gym.sandbox.base import Mount
 from skyrl_gym.sandbox.ledger import Entry
 from skyrl_gym.sandbox.local import LocalSandbox
 from skyrl_gym.sandbox.namespaces import ENVIRONMENT
-from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, tree_of
-from skyrl_gym.sandbox.running import Running, reap, spawn
+from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, kill_below, kill_tree, tree_of
+from skyrl_gym.sandbox.running import Running, reap, spawn, uninterrupted
 from skyrl_gym.sandbox.status import bubblewrap_problem
 
 __all__ = ["BubblewrapSandbox", "readable_by_sandbox"]
@@ -46,10 +44,11 @@ def readable_by_sandbox(path: Path) -> bool:
 
 @dataclass
 class _Holder:
-    """The process that keeps the namespaces; `init` is the pid namespace's first process, as the host sees it."""
+    """The process that keeps the namespaces; `init` is the pid namespace's first process, as the host sees it,
+    once that is known."""
 
     process: asyncio.subprocess.Process
-    init: int
+    init: int | None = None
 
 
 class BubblewrapSandbox(LocalSandbox):
@@ -59,6 +58,8 @@ class BubblewrapSandbox(LocalSandbox):
     _holder: _Holder | None = None
 
     async def _build(self, entry: Entry) -> None:
+        for name in namespaces.PACKAGES:
+            namespaces.program(name)
         mounts = self.spec.mounts
         private = {number for number, mount in enumerate(mounts) if mount.mode == "private"}
         shown = _shown(mounts)
@@ -74,18 +75,30 @@ class BubblewrapSandbox(LocalSandbox):
 
     async def _start_holder(self, entry: Entry, shown: Mapping[int, str]) -> None:
         info_read, info_write = os.pipe()
-        with os.fdopen(info_read, "rb") as info:
+        with os.fdopen(info_read, "rb", buffering=0) as info:
             try:
-                command = namespaces.holder(self.spec, shown, info_write)
-                process = await spawn(*command, env=ENVIRONMENT, pass_fds=(info_write,))
-            finally:
-                os.close(info_write)
-            self._holder = _Holder(process, process.pid)
-            entry.pids.add(process.pid)
-            if text := await _first_object(info):
-                # This one is to be killed: the outer process, killed first, would leave it behind as a zombie.
-                self._holder.init = json.loads(text)["child-pid"]
-                entry.pids = {self._holder.init}
+                await uninterrupted(self._spawn_holder(entry, shown, info_write))
+                await self._learn_first_process(entry, info.fileno())
+            except BaseException:
+                # Before the pipe is closed: bubblewrap would end by that, and leave its child waiting for ever.
+                await uninterrupted(self._demolish(entry))
+                raise
+
+    async def _spawn_holder(self, entry: Entry, shown: Mapping[int, str], info: int) -> None:
+        try:
+            command = namespaces.holder(self.spec, shown, info)
+            process = await spawn(*command, env=ENVIRONMENT, pass_fds=(info,))
+        finally:
+            os.close(info)
+        self._holder = _Holder(process)
+        entry.pids.add(process.pid)
+
+    async def _learn_first_process(self, entry: Entry, info: int) -> None:
+        assert self._holder is not None
+        if text := await _first_object(info):
+            # This one is to be killed: the outer process, killed first, would leave it behind as a zombie.
+            self._holder.init = json.loads(text)["child-pid"]
+            entry.pids = {self._holder.init}
 
     async def _tell(self, numbers: Iterable[int]) -> None:
         assert self._holder is not None and self._holder.process.stdin is not None
@@ -107,7 +120,7 @@ class BubblewrapSandbox(LocalSandbox):
         ours = {number: source for number, source in sources.items() if os.stat(source).st_uid == 0}
         if not ours or os.geteuid() != 0:
             return set()
-        assert self._holder is not None
+        assert self._holder is not None and self._holder.init is not None
         try:
             idmapped.attach({f"/lower/{number}": source for number, source in ours.items()}, self._holder.init)
         except OSError:
@@ -119,15 +132,25 @@ class BubblewrapSandbox(LocalSandbox):
         source = self.spec.mounts[number].source
         pack = [namespaces.program("tar"), "-C", source, "-cf", "-", "."]
         unpack = [*self._enter(), "tar", "-C", f"/box/{number}/all", "--no-same-owner", "-xf", "-"]
-        with tempfile.TemporaryFile() as errors:
-            with subprocess.Popen(pack, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors) as packing:
-                unpacked = subprocess.run(unpack, env=ENVIRONMENT, stdin=packing.stdout, stderr=errors)
-            if packing.returncode != 0 or unpacked.returncode != 0:
+        assert self._entry is not None
+        with (
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(pack, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors) as packing,
+            subprocess.Popen(unpack, env=ENVIRONMENT, stdin=packing.stdout, stderr=errors) as unpacking,
+        ):
+            helpers = {packing.pid, unpacking.pid}
+            self._entry.pids |= helpers
+            assert packing.stdout is not None
+            unpacking.wait()
+            packing.stdout.close()  # so that it ends when nobody reads any more
+            packing.wait()
+            self._entry.pids -= helpers
+            if packing.returncode != 0 or unpacking.returncode != 0:
                 errors.seek(0)
                 raise SandboxError(f"can't copy {source}: {errors.read(2_000).decode(errors='replace').strip()}")
 
     def _enter(self) -> list[str]:
-        assert self._holder is not None
+        assert self._holder is not None and self._holder.init is not None
         return namespaces.enter(self._holder.init, network=self.spec.network)
 
     async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
@@ -146,8 +169,14 @@ class BubblewrapSandbox(LocalSandbox):
     async def _demolish(self, entry: Entry) -> None:
         if self._holder is None:
             return
-        kill({self._holder.init})
+        if self._holder.init is not None:
+            kill({self._holder.init})
+        # Before its first process is known, or while a mount is being copied, there is more to be killed.
+        for pid in entry.pids - {self._holder.init}:
+            await asyncio.to_thread(kill_tree, pid)
         await reap(self._holder.process)
+        self._holder = None
+        entry.pids.clear()
 
     def _died(self, code: int) -> bool:
         return code < 0 or not self._holds()
@@ -158,7 +187,7 @@ class BubblewrapSandbox(LocalSandbox):
             raise SandboxLost("the sandbox died")
 
     def _holds(self) -> bool:
-        return self._holder is not None and alive(self._holder.init)
+        return self._holder is not None and self._holder.init is not None and alive(self._holder.init)
 
 
 class _Enclosed(Running):
@@ -169,17 +198,9 @@ class _Enclosed(Running):
     """
 
     async def _kill(self) -> None:
+        # The process that we started is to reap its child, else that becomes a zombie of the host's first process.
         if self.process.returncode is None:
-            await asyncio.to_thread(self._kill_child)
-
-    def _kill_child(self) -> None:
-        """The process that we started is to reap its child, else that becomes a zombie of the host's first process."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGSTOP)
-            entered = children_of(self.process.pid)
-            for pid in entered or {self.process.pid}:
-                os.kill(pid, signal.SIGKILL)
-            os.kill(self.process.pid, signal.SIGCONT)
+            await asyncio.to_thread(kill_below, self.process.pid)
 
     def _started(self) -> set[int]:
         first = self._first()
@@ -211,14 +232,22 @@ def _can_be_lower(mount: Mount) -> bool:
     return source.stat().st_uid == user and readable_by_sandbox(source.resolve())
 
 
-async def _first_object(file: IO[bytes]) -> bytes:
+async def _first_object(descriptor: int) -> bytes:
     """A JSON object that arrives in pieces; nothing if the writer ends before."""
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    data = b""
+    while b"}" not in data:
+        await _readable(descriptor)
+        piece = os.read(descriptor, 4_096)
+        if not piece:
+            return b""
+        data += piece
+    return data
+
+
+async def _readable(descriptor: int) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
     try:
-        return await reader.readuntil(b"}")
-    except asyncio.IncompleteReadError:
-        return b""
+        await ready.wait()
     finally:
-        transport.close()
+        loop.remove_reader(descriptor)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from skyrl_gym.sandbox.processes import kill, kill_until_gone, marked
+from skyrl_gym.sandbox.processes import kill_tree, kill_until_gone, marked
 
 __all__ = ["Entry", "Ledger", "default_ledger"]
 
@@ -21,8 +21,8 @@ __all__ = ["Entry", "Ledger", "default_ledger"]
 class Entry:
     """What one sandbox holds of the host.
 
-    `pids` end everything when they are killed; `mark` is in the environment of every process, where killing
-    one does not end the others; `folders` are removed. `owner` is the process that made it.
+    `pids` end everything when they are killed with their descendants; `mark` is in the environment of every
+    process, where daemons leave the tree; `folders` are removed. `owner` is the process that made it.
     """
 
     backend: str
@@ -33,7 +33,8 @@ class Entry:
 
     def destroy(self) -> None:
         """Kills and removes all of it, without an event loop."""
-        kill(self.pids)
+        for pid in self.pids:
+            kill_tree(pid)
         if self.mark:
             kill_until_gone(partial(marked, self.mark))
         for folder in self.folders:

@@ -180,6 +180,19 @@ class LocalSandbox(ABC):
 
     async def _begin(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
         self._check_open()
+        starting = asyncio.ensure_future(self._started(command, env))
+        try:
+            running = await uninterrupted(starting)
+        except asyncio.CancelledError:
+            if starting.exception() is None:
+                await uninterrupted(self._finish(starting.result()))
+            raise
+        if self._closing is not None:  # closed while it started
+            await uninterrupted(self._finish(running))
+            self._check_open()
+        return running
+
+    async def _started(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
         # As bash does, without NULs; half of a surrogate pair is no character.
         plain = [argument.replace("\0", "").encode(errors="replace").decode() for argument in command]
         try:
@@ -187,9 +200,6 @@ class LocalSandbox(ABC):
         except OSError as error:  # not a file's: a caller of `read` must not take it for one
             raise SandboxError(f"can't start a process: {error}") from error
         self._running.add(running)
-        if self._closing is not None:  # closed while it started
-            await uninterrupted(self._finish(running))
-            self._check_open()
         return running
 
     async def _finish(self, running: Running) -> None:

@@ -9,7 +9,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["alive", "children_of", "inner_ids", "kill", "kill_until_gone", "marked", "tree_of"]
+__all__ = [
+    "alive",
+    "children_of",
+    "inner_ids",
+    "kill",
+    "kill_below",
+    "kill_tree",
+    "kill_until_gone",
+    "marked",
+    "tree_of",
+]
+
+STOP_S = 1.0
+_PF_EXITING = 4
 
 
 def tree_of(root: int) -> set[int]:
@@ -47,18 +60,28 @@ def inner_ids(pid: int) -> tuple[int, ...]:
 
 
 def alive(pid: int) -> bool:
-    """It exists and is no zombie."""
+    """It exists, and has neither ended nor begun to."""
     fields = _stat(pid)
-    return bool(fields) and fields[0] not in (b"Z", b"X")
+    return bool(fields) and fields[0] not in (b"Z", b"X") and not int(fields[6]) & _PF_EXITING
 
 
 def kill(pids: Iterable[int]) -> None:
     """Stops them all first, so that none can fork away, then kills them; those already gone are fine."""
     pids = tuple(pids)
-    for sent in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, sent)
+    _send(signal.SIGSTOP, pids)
+    _send(signal.SIGKILL, pids)
+
+
+def kill_below(root: int) -> None:
+    """Kills all descendants of a process, which can reap them; the process itself where it has none."""
+    below = _freeze(root)
+    _send(signal.SIGKILL, below or {root})
+    _send(signal.SIGCONT, {root})
+
+
+def kill_tree(root: int) -> None:
+    """Kills a process with all of its descendants."""
+    _send(signal.SIGKILL, _freeze(root) | {root})
 
 
 def kill_until_gone(find: Callable[[], Collection[int]], *, limit_s: float = 1.0) -> None:
@@ -67,6 +90,35 @@ def kill_until_gone(find: Callable[[], Collection[int]], *, limit_s: float = 1.0
     while (found := [pid for pid in find() if alive(pid)]) and time.monotonic() < until:
         kill(found)
         time.sleep(0.002)
+
+
+def _freeze(root: int) -> set[int]:
+    """Stops a process and its descendants, which are returned: none of them can fork any more."""
+    _stop({root})
+    below: set[int] = set()
+    while new := tree_of(root) - below:
+        _stop(new)
+        below |= new
+    return below
+
+
+def _stop(pids: Collection[int]) -> None:
+    """Returns once they have stopped: a fork that is under way is finished first."""
+    _send(signal.SIGSTOP, pids)
+    until = time.monotonic() + STOP_S
+    while any(_runs(pid) for pid in pids) and time.monotonic() < until:
+        time.sleep(0.0005)
+
+
+def _runs(pid: int) -> bool:
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in (b"T", b"t", b"Z", b"X")
+
+
+def _send(sent: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, sent)
 
 
 def _all() -> list[int]:

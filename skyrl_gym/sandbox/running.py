@@ -50,8 +50,14 @@ class Running(ABC):
 
         def work() -> None:
             supervisor = self._supervisor()
-            spared = {supervisor, *(children_of(supervisor) if supervisor and spare_driver else ())}
-            kill_until_gone(lambda: self._started() - spared, limit_s=SWEEP_S)
+            drivers = children_of(supervisor) if supervisor else set()
+
+            def found() -> set[int]:
+                fresh = children_of(supervisor) - drivers if supervisor else set()
+                return self._started() - {supervisor} - fresh - (drivers if spare_driver else set())
+
+            # One that is dying may still take a byte of the next command: it must be gone.
+            kill_until_gone(found, limit_s=SWEEP_S if spare_driver else REAP_S)
 
         await asyncio.to_thread(work)
 
@@ -73,27 +79,18 @@ async def spawn(
 ) -> asyncio.subprocess.Process:
     """A child process with piped stdin and stdout, stderr joined to stdout.
 
-    asyncio leaks pipes when it is cancelled while it makes a process: here it makes it first, then gives it up.
+    asyncio leaks pipes when it is cancelled while it makes a process: only to be run by `uninterrupted`.
     """
-    making = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *command,
-            env=env,
-            cwd=cwd,
-            pass_fds=pass_fds,
-            start_new_session=session,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
+    return await asyncio.create_subprocess_exec(
+        *command,
+        env=env,
+        cwd=cwd,
+        pass_fds=pass_fds,
+        start_new_session=session,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
-    try:
-        return await uninterrupted(making)
-    except asyncio.CancelledError:
-        if making.exception() is None:
-            _kill(making.result())
-            await uninterrupted(reap(making.result()))
-        raise
 
 
 async def reap(process: asyncio.subprocess.Process) -> None:
@@ -102,7 +99,8 @@ async def reap(process: asyncio.subprocess.Process) -> None:
         async with asyncio.timeout(REAP_S):
             await _exit(process)
     except TimeoutError:
-        _kill(process)
+        # The process object's own `kill` looks whether it has ended, and so takes its exit status from asyncio.
+        kill({process.pid})
         await _exit(process)
     # asyncio closes the pipes only when it is told.
     process._transport.close()  # type: ignore[attr-defined]
@@ -145,9 +143,3 @@ async def _exit(process: asyncio.subprocess.Process) -> int:
     finally:
         waiting.cancel()
     return process.returncode
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    # The process object's own `kill` looks whether it has ended, and so takes its exit status from asyncio.
-    if process.returncode is None:
-        kill({process.pid})

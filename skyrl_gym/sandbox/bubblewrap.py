@@ -44,15 +44,21 @@ def readable_by_sandbox(path: Path) -> bool:
 
 @dataclass
 class _Holder:
-    """The process that keeps the namespaces; `init` is the pid namespace's first process, as the host sees it,
-    once that is known."""
+    """The process that keeps the namespaces.
+
+    `init` is the first process of its pid namespace, as the host sees it, once that is known.
+    """
 
     process: asyncio.subprocess.Process
     init: int | None = None
 
 
 class BubblewrapSandbox(LocalSandbox):
-    """A holder of namespaces, entered by each command."""
+    """A holder of namespaces, entered by each command.
+
+    Capabilities: `processes:rlimit`, `memory:rlimit`, `disk:tmpfs`; with private mounts `private:overlay`
+    (copy-on-write), or `private:copy` where one of them had to be copied.
+    """
 
     backend: ClassVar[str] = "bubblewrap"
     _holder: _Holder | None = None
@@ -112,7 +118,8 @@ class BubblewrapSandbox(LocalSandbox):
             lines.append(line.decode(errors="replace").strip())
             if lines[-1] == last:
                 return lines[:-1]
-        raise SandboxError(bubblewrap_problem() or "; ".join(lines[-3:]) or "bubblewrap ended without a word")
+        problem = await asyncio.to_thread(bubblewrap_problem)
+        raise SandboxError(problem or "; ".join(lines[-3:]) or "bubblewrap ended without a word")
 
     def _attach(self, numbers: set[int]) -> set[int]:
         """As root, shows the holder root's folders as its own; those that the kernel won't show so are left out."""
@@ -211,6 +218,8 @@ class _Enclosed(Running):
         return next((pid for pid in children_of(first) if inner_ids(pid)[-1:] == (2,)), None) if first else None
 
     def _first(self) -> int | None:
+        if self.process.returncode is not None:
+            return None
         ids = {pid: inner_ids(pid) for pid in tree_of(self.process.pid)}
         return min((pid for pid in ids if ids[pid][-1:] == (1,)), key=lambda pid: len(ids[pid]), default=None)
 

@@ -24,7 +24,7 @@ __all__ = ["PATH", "LocalSandbox"]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_TIMEOUT_S = 60.0
 FILE_TIMEOUT_S = 60.0
-MAX_ARGUMENT = 32_000  # characters; the kernel takes 128 KiB for one argument
+MAX_ARGUMENT, MAX_ARGUMENTS = 131_071, 1_000_000  # bytes; the kernel's own bounds are these, or a little wider
 # `sh` with the path as an argument of its own: a name that begins with a dash is still a name.
 _READ = """
 [ -d "$1" ] && exit 21
@@ -106,12 +106,15 @@ class LocalSandbox(ABC):
     ) -> ExecResult:
         """Runs one command; see `Sandbox.exec`."""
         # By way of `sh`, a program that is not there is an ordinary failure, 127, in every backend.
-        arguments = ["bash", "-c", command] if isinstance(command, str) else ["sh", "-c", 'exec "$@"', "sh", *command]
+        words = ["bash", "-c", command] if isinstance(command, str) else ["sh", "-c", 'exec "$@"', "sh", *command]
+        # As bash does, without NULs; half of a surrogate pair is no character.
+        arguments = [word.replace("\0", "").encode(errors="replace").decode() for word in words]
         began = time.monotonic()
         output = CappedOutput(max_bytes)
         status: ExecStatus = "ok"
         code: int | None = None
-        if max(map(len, arguments)) > MAX_ARGUMENT:
+        sizes = [len(argument.encode()) for argument in arguments]
+        if max(sizes) > MAX_ARGUMENT or sum(sizes) > MAX_ARGUMENTS:
             return ExecResult(b"Argument list too long: put it into a file, or give it as stdin", 126)
         async with self._begun(arguments, env or {}) as running:
             try:
@@ -166,8 +169,10 @@ class LocalSandbox(ABC):
     async def _close(self) -> None:
         if self._entry is None:
             return
-        await asyncio.gather(*(self._finish(running) for running in tuple(self._running)))
-        await self._demolish(self._entry)
+        try:
+            await asyncio.gather(*(self._finish(running) for running in tuple(self._running)))
+        finally:
+            await self._demolish(self._entry)
         self._ledger.strike(self._entry)
 
     @asynccontextmanager
@@ -193,10 +198,8 @@ class LocalSandbox(ABC):
         return running
 
     async def _started(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
-        # As bash does, without NULs; half of a surrogate pair is no character.
-        plain = [argument.replace("\0", "").encode(errors="replace").decode() for argument in command]
         try:
-            running = await self._spawn(plain, {**self.spec.env, **env})
+            running = await self._spawn(command, {**self.spec.env, **env})
         except OSError as error:  # not a file's: a caller of `read` must not take it for one
             raise SandboxError(f"can't start a process: {error}") from error
         self._running.add(running)

@@ -62,11 +62,11 @@ def in_sandbox(backend: str, ledger: Ledger) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def survivors() -> Callable[[str], list[int]]:
+def survivors() -> Callable[..., list[int]]:
     """The processes that run `sleep <seconds>`; two seconds are left for them to go."""
 
-    def find(seconds: str) -> list[int]:
-        until = time.monotonic() + 2
+    def find(seconds: str, within_s: float = 2.0) -> list[int]:
+        until = time.monotonic() + within_s
         while (found := _sleepers(seconds)) and time.monotonic() < until:
             time.sleep(0.05)
         return found

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ import pytest
 from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox import Ledger, Limits, Mount, Sandbox, SandboxSpec, open_sandbox
 from skyrl_gym.sandbox.processes import alive, children_of, marked
+
+# Seconds to sleep, by which this run's own sleepers are known.
+NAP = f"900.{secrets.randbelow(10**9):09d}"
+SIZE_MB = 1_000 + secrets.randbelow(10_000)
 
 
 def test_a_command_has_output_status_and_duration(in_sandbox: Any) -> None:
@@ -64,9 +69,9 @@ def test_a_backend_fulfils_the_protocol(in_sandbox: Any) -> None:
 def test_what_a_command_leaves_running_ends_with_it(in_sandbox: Any, survivors: Any) -> None:
     async def work(box: Any) -> Any:
         began = time.monotonic()
-        result = await box.exec("sleep 984 & setsid sleep 984 >/dev/null 2>&1 & echo up", timeout_s=20)
+        result = await box.exec(f"sleep {NAP} & setsid sleep {NAP} >/dev/null 2>&1 & echo up", timeout_s=20)
         assert time.monotonic() - began < 5
-        assert survivors("984") == []
+        assert survivors(NAP) == []
         return result
 
     assert in_sandbox(work).text == "up\n"
@@ -172,32 +177,34 @@ def test_the_environment_is_an_allow_list(in_sandbox: Any, monkeypatch: pytest.M
 def test_a_command_past_its_deadline_dies_with_all_it_started(in_sandbox: Any, survivors: Any) -> None:
     async def work(box: Any) -> Any:
         started = time.monotonic()
-        command = "sleep 987 & setsid sleep 987 & (setsid sleep 987 & disown) ; sleep 987"
+        command = f"sleep {NAP} & setsid sleep {NAP} & (setsid sleep {NAP} & disown) ; sleep {NAP}"
         result = await box.exec(command, timeout_s=0.5)
         return result, time.monotonic() - started
 
     result, took = in_sandbox(work)
     assert (result.status, took < 3) == ("timeout", True)
-    assert survivors("987") == []
+    assert survivors(NAP) == []
 
 
 def test_closing_kills_daemons_of_the_shell(in_sandbox: Any, survivors: Any) -> None:
     async def work(box: Any) -> Any:
         shell = await box.shell()
-        return await shell.run("sleep 987 & disown; setsid sleep 987 & (setsid sleep 987 &); echo up", timeout_s=5)
+        daemons = f"sleep {NAP} & disown; setsid sleep {NAP} & (setsid sleep {NAP} &)"
+        return await shell.run(f"{daemons}; echo up", timeout_s=5)
 
     assert in_sandbox(work).text.endswith("up\n")
-    assert survivors("987") == []
+    assert survivors(NAP) == []
 
 
 def test_cancelling_a_command_kills_it(in_sandbox: Any, survivors: Any) -> None:
     async def work(box: Any) -> Any:
-        task = asyncio.create_task(box.exec("sleep 987", timeout_s=60))
-        await asyncio.sleep(0.3)
+        task = asyncio.create_task(box.exec(f"sleep {NAP}", timeout_s=60))
+        while not survivors(NAP, within_s=0):
+            await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert survivors("987") == []
+        assert survivors(NAP) == []
 
     in_sandbox(work)
 
@@ -235,21 +242,21 @@ def test_closing_in_the_middle_of_a_command_loses_it(in_sandbox: Any, survivors:
     async def work(box: Any) -> Any:
         shell = await box.shell()
         tasks = [
-            asyncio.create_task(box.exec("sleep 983", timeout_s=60)),
-            asyncio.create_task(shell.run("sleep 983", timeout_s=60)),
+            asyncio.create_task(box.exec(f"sleep {NAP}", timeout_s=60)),
+            asyncio.create_task(shell.run(f"sleep {NAP}", timeout_s=60)),
         ]
         await asyncio.sleep(0.3)
         await asyncio.gather(box.close(), box.close())
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(ended, SandboxLost)
-        assert survivors("983") == []
+        assert survivors(NAP) == []
 
     in_sandbox(work)
 
 
 def test_closing_goes_on_when_its_caller_is_cancelled(in_sandbox: Any, survivors: Any, ledger: Ledger) -> None:
     async def work(box: Any) -> Any:
-        await (await box.shell()).run("sleep 982 & sleep 982 &", timeout_s=5)
+        await (await box.shell()).run(f"sleep {NAP} & sleep {NAP} &", timeout_s=5)
         closing = asyncio.create_task(box.close())
         await asyncio.sleep(0)
         for _ in range(3):
@@ -258,7 +265,7 @@ def test_closing_goes_on_when_its_caller_is_cancelled(in_sandbox: Any, survivors
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert ledger.live == 0
-        assert survivors("982") == []
+        assert survivors(NAP) == []
 
     in_sandbox(work)
 
@@ -269,7 +276,7 @@ def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing(
 ) -> None:
     (tmp_path / "file").write_bytes(b"x" * 1_000_000)
     # The size stands in the arguments of all that is started for these sandboxes.
-    spec = SandboxSpec(mounts=(Mount(str(tmp_path), "/work", "private"),), limits=Limits(disk_mb=1_237))
+    spec = SandboxSpec(mounts=(Mount(str(tmp_path), "/work", "private"),), limits=Limits(disk_mb=SIZE_MB))
 
     async def main(delay_s: float) -> None:
         opening = asyncio.create_task(open_sandbox(spec, backend, ledger=ledger))
@@ -291,7 +298,7 @@ def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing(
     assert os.listdir(own_temporary) == []
     assert not [pid for pid in children_of(os.getpid()) if alive(pid)]
     assert not [
-        path for path in Path("/proc").glob("[0-9]*/cmdline") if str(1_237 * 1_048_576).encode() in _bytes(path)
+        path for path in Path("/proc").glob("[0-9]*/cmdline") if str(SIZE_MB * 1_048_576).encode() in _bytes(path)
     ]
 
 

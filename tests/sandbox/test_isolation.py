@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -26,6 +27,9 @@ from skyrl_gym.sandbox import (
     open_sandbox,
     readable_by_sandbox,
 )
+
+# Seconds to sleep, by which this run's own sleepers are known.
+NAP = f"900.{secrets.randbelow(10**9):09d}"
 
 needs_bubblewrap = pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
 
@@ -156,13 +160,13 @@ def test_an_interpreter_that_ends_takes_its_sandboxes_along(ending: str, survivo
         "from skyrl_gym.sandbox import Ledger, open_sandbox, SandboxSpec\n"
         "async def main():\n"
         "    box = await open_sandbox(SandboxSpec(), ledger=Ledger())\n"
-        "    await (await box.shell()).run('sleep 986 & setsid sleep 986 &', timeout_s=5)\n"
+        f"    await (await box.shell()).run('sleep {NAP} & setsid sleep {NAP} &', timeout_s=5)\n"
         f"    {ending}\n"
         "asyncio.run(main())\n"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=30)
     assert done.returncode in (0, 3, -9), done.stderr
-    assert survivors("986") == []
+    assert survivors(NAP) == []
 
 
 def test_an_interpreter_that_ends_takes_plain_processes_along(survivors: Any) -> None:
@@ -172,13 +176,13 @@ def test_an_interpreter_that_ends_takes_plain_processes_along(survivors: Any) ->
         "async def main():\n"
         "    box = await open_sandbox(SandboxSpec(), 'process')\n"
         "    print(box._scratch)\n"
-        "    await (await box.shell()).run('setsid sleep 979 >/dev/null 2>&1 &', timeout_s=5)\n"
+        f"    await (await box.shell()).run('setsid sleep {NAP} >/dev/null 2>&1 &', timeout_s=5)\n"
         "asyncio.run(main())\n"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     assert not Path(done.stdout.strip()).exists()
-    assert survivors("979") == []
+    assert survivors(NAP) == []
 
 
 def test_missing_bubblewrap_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,8 +367,8 @@ def test_a_sandbox_that_dies_is_lost(survivors: Any) -> None:
         box = await open_sandbox(SandboxSpec(), ledger=ledger)
         shell = await box.shell()
         running = [
-            asyncio.create_task(box.exec("sleep 978", timeout_s=60)),
-            asyncio.create_task(shell.run("sleep 978", timeout_s=60)),
+            asyncio.create_task(box.exec(f"sleep {NAP}", timeout_s=60)),
+            asyncio.create_task(shell.run(f"sleep {NAP}", timeout_s=60)),
         ]
         await asyncio.sleep(0.3)
         os.kill(box._holder.init, signal.SIGKILL)  # type: ignore[attr-defined]
@@ -377,7 +381,7 @@ def test_a_sandbox_that_dies_is_lost(survivors: Any) -> None:
 
     asyncio.run(main())
     assert (ledger.created, ledger.live) == (1, 0)
-    assert survivors("978") == []
+    assert survivors(NAP) == []
 
 
 @pytest.fixture
@@ -450,28 +454,25 @@ def test_a_read_only_folder_out_of_reach_is_refused_with_the_reason(tmp_path: Pa
         inside("true", SandboxSpec(mounts=(Mount(str(tmp_path), "/data"),)))
 
 
-HANGS = "sleep 977"
-
-
 @needs_bubblewrap
 @pytest.mark.parametrize(
     ("program", "text"),
     [
         ("bwrap", "exit 1"),
-        ("bwrap", HANGS),
-        ("bwrap", f"echo here; {HANGS}"),
+        ("bwrap", "HANG"),
+        ("bwrap", "echo here; HANG"),
         ("bwrap", 'for n in 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do echo "{" >&$n; done 2>/dev/null; exit 1'),
         ("nsenter", "exit 1"),
-        ("nsenter", HANGS),
+        ("nsenter", "HANG"),
         ("tar", "echo broken >&2; exit 2"),
-        ("tar", HANGS),
+        ("tar", "HANG"),
     ],
 )
 def test_a_start_that_breaks_at_any_step_is_bounded_and_leaves_nothing(
     program: str, text: str, open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survivors: Any
 ) -> None:
     """Stand-ins for the programs that a start uses, each failing or hanging in its own way."""
-    (open_folder / program).write_text(f"#!/bin/sh\n{text}\n")
+    (open_folder / program).write_text(f"#!/bin/sh\n{text.replace('HANG', f'sleep {NAP}')}\n")
     (open_folder / program).chmod(0o755)
     (tmp_path / "file").write_text("")
     if os.geteuid() == 0:
@@ -486,12 +487,12 @@ def test_a_start_that_breaks_at_any_step_is_bounded_and_leaves_nothing(
         asyncio.run(open_sandbox(SandboxSpec(mounts=(Mount(str(tmp_path), "/x", "private"),)), ledger=ledger))
     assert (ledger.created, ledger.live) == (1, 0)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
-    assert survivors("977") == []
+    assert survivors(NAP) == []
 
 
 @needs_bubblewrap
 def test_a_start_that_takes_too_long_is_given_up_in_time(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (open_folder / "bwrap").write_text(f"#!/bin/sh\n{HANGS}\n")
+    (open_folder / "bwrap").write_text(f"#!/bin/sh\nsleep {NAP}\n")
     (open_folder / "bwrap").chmod(0o755)
     monkeypatch.setattr(local, "START_TIMEOUT_S", 0.5)
     monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")

@@ -1,9 +1,13 @@
 """The persistent shell, against everything that a command can do to it."""
 
 import asyncio
+import secrets
 from typing import Any
 
 import pytest
+
+# Seconds to sleep, by which this run's own sleepers are known.
+NAP = f"900.{secrets.randbelow(10**9):09d}"
 
 
 def run_all(in_sandbox: Any, *commands: str, timeout_s: float = 5.0) -> list[Any]:
@@ -141,12 +145,12 @@ def test_a_shell_that_was_stopped_comes_back(in_sandbox: Any) -> None:
 def test_a_cancelled_command_is_killed_and_the_next_one_has_its_own_answer(in_sandbox: Any, survivors: Any) -> None:
     async def work(box: Any) -> Any:
         shell = await box.shell()
-        task = asyncio.create_task(shell.run("sleep 981 & sleep 981; echo late", timeout_s=60))
+        task = asyncio.create_task(shell.run(f"sleep {NAP} & sleep {NAP}; echo late", timeout_s=60))
         await asyncio.sleep(0.3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert survivors("981") == []
+        assert survivors(NAP) == []
         return [await shell.run(f"echo {i}", timeout_s=5) for i in range(2)]
 
     assert [r.text for r in in_sandbox(work)] == ["0\n", "1\n"]

@@ -176,7 +176,8 @@ class BubblewrapSandbox(LocalSandbox):
     async def _demolish(self, entry: Entry) -> None:
         if self._holder is None:
             return
-        if self._holder.init is not None:
+        # Once it has been reaped, its id may be somebody else's.
+        if self._holder.init is not None and self._holder.process.returncode is None:
             kill({self._holder.init})
         # Before its first process is known, or while a mount is being copied, there is more to be killed.
         for pid in entry.pids - {self._holder.init}:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from skyrl_gym.sandbox.processes import kill_tree, kill_until_gone, marked
+from skyrl_gym.sandbox.processes import kill_tree, kill_until_gone, marked, tree_of
 
 __all__ = ["Entry", "Ledger", "default_ledger"]
 
@@ -33,7 +33,7 @@ class Entry:
 
     def destroy(self) -> None:
         """Kills and removes all of it, without an event loop."""
-        for pid in self.pids:
+        for pid in self.pids & tree_of(os.getpid()):  # the id of one that died may be somebody else's by now
             kill_tree(pid)
         if self.mark:
             kill_until_gone(partial(marked, self.mark))

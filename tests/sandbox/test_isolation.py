@@ -27,6 +27,7 @@ from skyrl_gym.sandbox import (
     open_sandbox,
     readable_by_sandbox,
 )
+from skyrl_gym.sandbox.processes import tree_of
 
 # Seconds to sleep, by which this run's own sleepers are known.
 NAP = f"900.{secrets.randbelow(10**9):09d}"
@@ -500,3 +501,61 @@ def test_a_start_that_takes_too_long_is_given_up_in_time(open_folder: Path, monk
     with pytest.raises(SandboxError, match=r"not ready within 0\.5 s"):
         asyncio.run(open_sandbox(SandboxSpec(), ledger=Ledger()))
     assert time.monotonic() - began < 4
+
+
+@needs_bubblewrap
+def test_bubblewrap_is_dead_before_the_pipe_that_it_writes_to_is_closed(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch, survivors: Any
+) -> None:
+    """The real one ends when it can't write, and leaves a child that waits for ever; so does this stand-in."""
+    (open_folder / "bwrap").write_text(
+        "#!/bin/bash\n"
+        "trap '' PIPE\n"
+        'while [ "$1" != --info-fd ]; do shift; done\n'
+        f"sleep {NAP} >/dev/null 2>&1 &\n"
+        'while printf " " >&"$2"; do :; done 2>/dev/null\n'
+    )
+    (open_folder / "bwrap").chmod(0o755)
+    monkeypatch.setattr(local, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
+    with pytest.raises(SandboxError, match="not ready"):
+        asyncio.run(open_sandbox(SandboxSpec(), ledger=Ledger()))
+    assert survivors(NAP) == []
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes to another user")
+def test_as_root_all_of_it_runs_as_somebody_else() -> None:
+    async def main() -> set[str]:
+        async with await open_sandbox(SandboxSpec()) as box:
+            await (await box.shell()).run("true", timeout_s=5)
+            found = tree_of(os.getpid())
+            assert box._holder.init in found  # type: ignore[attr-defined]
+            return set().union(*map(_identity, found))
+
+    assert asyncio.run(main()) == {"Uid:\t65534\t65534\t65534\t65534", "Groups:\t "}
+
+
+def _identity(pid: int) -> list[str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return [line for line in lines if line.startswith(("Uid:", "Groups:"))]
+
+
+@needs_bubblewrap
+def test_a_killed_command_leaves_no_zombie() -> None:
+    """Orphans of the program come to it as their subreaper, and would stand there as zombies."""
+    program = (
+        "import asyncio, ctypes, os\n"
+        "from skyrl_gym.sandbox import open_sandbox, SandboxSpec\n"
+        "from skyrl_gym.sandbox.processes import children_of\n"
+        "PR_SET_CHILD_SUBREAPER = 36\n"
+        "assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0\n"
+        "async def main():\n"
+        "    async with await open_sandbox(SandboxSpec()) as box:\n"
+        "        await box.exec('sleep 60 & setsid sleep 60 & sleep 60', timeout_s=0.3)\n"
+        "        await (await box.shell()).run('sleep 60', timeout_s=0.3)\n"
+        "asyncio.run(main())\n"
+        "print(list(children_of(os.getpid())))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "[]\n", done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skyrl_gym.errors import ConfigError
-from skyrl_gym.policy.base import Completion, FinishReason, Policy, Prompt, Sampling
+from skyrl_gym.policy.base import Completion, FinishReason, Policy, PolicyLoad, Prompt, ReportsLoad, Sampling
 from skyrl_gym.policy.models import resolve_model
 from skyrl_gym.policy.scripted import ScriptedPolicy
 
@@ -11,7 +11,9 @@ __all__ = [
     "Completion",
     "FinishReason",
     "Policy",
+    "PolicyLoad",
     "Prompt",
+    "ReportsLoad",
     "Sampling",
     "ScriptedPolicy",
     "open_policy",

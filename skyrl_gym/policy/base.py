@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from skyrl_gym.messages import Conversation, Message
 from skyrl_gym.tools import ToolSpec
@@ -11,7 +11,7 @@ from skyrl_gym.tools import ToolSpec
 if TYPE_CHECKING:
     from skyrl_gym.chat import Renderer
 
-__all__ = ["Completion", "FinishReason", "Policy", "Prompt", "Sampling"]
+__all__ = ["Completion", "FinishReason", "Policy", "PolicyLoad", "Prompt", "ReportsLoad", "Sampling"]
 
 FinishReason: TypeAlias = Literal["stop", "length", "abort"]
 
@@ -79,4 +79,27 @@ class Policy(Protocol):
 
     async def aclose(self) -> None:
         """Frees connections, threads and memory; may be called twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLoad:
+    """How busy a policy is, over all its servers: requests being decoded, requests queued behind them, and
+    the share of the KV cache in use (0 to 1; of the fullest server; None where it isn't told)."""
+
+    running: int
+    waiting: int
+    kv_cache: float | None = None
+
+
+@runtime_checkable
+class ReportsLoad(Protocol):
+    """A policy that can say how busy it is, so that whoever sends it work can hold some back."""
+
+    async def current_load(self) -> PolicyLoad:
+        """The load now, or as last seen a moment ago.
+
+        Raises:
+            PolicyError: no server could say.
+        """
         ...

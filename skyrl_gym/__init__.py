@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from skyrl_gym.env import Grade, TextEnv
     from skyrl_gym.errors import StopReason
     from skyrl_gym.messages import Message, ToolCall, assistant, system, user
+    from skyrl_gym.probes import Probe
     from skyrl_gym.spaces import ConversationSpace, ToolSpace
     from skyrl_gym.tasks import Task, TaskSet
     from skyrl_gym.tools import ContextEdit, ToolResult, finish, tool
@@ -23,6 +24,7 @@ __all__ = [
     "ConversationSpace",
     "Grade",
     "Message",
+    "Probe",
     "StopReason",
     "Task",
     "TaskSet",
@@ -42,6 +44,7 @@ _HOMES = {
     "env": ("Grade", "TextEnv"),
     "errors": ("StopReason",),
     "messages": ("Message", "ToolCall", "assistant", "system", "user"),
+    "probes": ("Probe",),
     "spaces": ("ConversationSpace", "ToolSpace"),
     "tasks": ("Task", "TaskSet"),
     "tools": ("ContextEdit", "ToolResult", "finish", "tool"),

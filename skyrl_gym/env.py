@@ -24,6 +24,7 @@ from skyrl_gym.background import BackgroundLoop
 from skyrl_gym.chat.dialects import get_dialect
 from skyrl_gym.errors import ConfigError, GradeError, MessageError, StopReason
 from skyrl_gym.messages import Conversation, Message, ToolCall, assistant, tool_result, user
+from skyrl_gym.probes import NOTHING, Probe
 from skyrl_gym.spaces import Action, ConversationSpace, ToolSpace
 from skyrl_gym.tasks import Task, TaskSet
 from skyrl_gym.tools import ContextEdit, Tool, ToolResult, ToolSpec, run_calls, tools_of
@@ -123,6 +124,10 @@ class TextEnv(gym.Env[Conversation, Action]):
     def teardown(self) -> Awaitable[None] | None:
         """Frees what `setup` took; called once for every setup that was begun, even one that raised."""
         return None
+
+    def probes(self, task: Task) -> Mapping[str, Probe] | Awaitable[Mapping[str, Probe]]:
+        """Known players of a task by name, outside any episode: `gold` solves it, cheats must not score."""
+        return {}
 
     # ---- state
 
@@ -256,6 +261,10 @@ class TextEnv(gym.Env[Conversation, Action]):
     async def aclose(self) -> None:
         """Frees everything; may be called twice."""
         await self.ateardown()
+
+    async def aprobes(self, task: Task) -> dict[str, Probe]:
+        """The probes of a task, and `nothing`: no action at all, which earns at most 0."""
+        return {NOTHING: Probe((), most=0.0), **await _call(self.probes, task)}
 
     # ---- the environment, sync
 

@@ -22,9 +22,11 @@ from skyrl_gym.envs.memory.needles import VALUES
 from skyrl_gym.envs.memory.problem import Problem
 from skyrl_gym.envs.memory.reading import clip, sections
 from skyrl_gym.envs.memory.scoring import score
+from skyrl_gym.envs.memory.solve import cheats, gold_actions
 from skyrl_gym.envs.memory.tasks import GeneratorSettings, generated_tasks, read_problem
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.messages import Conversation, ToolCall, assistant, system, user
+from skyrl_gym.probes import GOLD, Probe
 from skyrl_gym.tasks import Task, TaskSet
 from skyrl_gym.tools import ContextEdit, ToolResult, finish, tool
 
@@ -114,6 +116,12 @@ class MemoryEnv(TextEnv):
         """Exact match for one answer, F1 over the set for several; no answer is 0."""
         reward, scores = score(self._answer, self._problem.answers)
         return Grade(reward, {**scores, "sections_read": self._read / len(self._sections)})
+
+    def probes(self, task: Task) -> dict[str, Probe]:
+        """The expert, at once and after reading everything, and the cheats."""
+        experts = {GOLD: gold_actions(task), "gold after reading": gold_actions(task, self.chunk_words)}
+        solved = {name: Probe(actions, least=1.0, most=1.0) for name, actions in experts.items()}
+        return {**solved, **cheats(task)}
 
     def _turns_for(self, sections: int) -> int:
         return sections + 1 + self.max_invalid if self._turn_limit is None else self._turn_limit

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from skyrl_gym.envs.memory.reading import sections
 from skyrl_gym.envs.memory.tasks import read_problem
 from skyrl_gym.messages import ToolCall
+from skyrl_gym.probes import Probe
 from skyrl_gym.tasks import Task
 
 __all__ = ["cheats", "gold_actions"]
+
+MOST_FOR_EVERY_WORD = 0.75  # F1 of a set: in a short document much of what stands there is wanted
 
 
 def gold_actions(task: Task, chunk_words: int | None = None) -> list[ToolCall]:
@@ -20,17 +23,20 @@ def gold_actions(task: Task, chunk_words: int | None = None) -> list[ToolCall]:
     return [*(_note(text) for _ in range(count)), _answer(text)]
 
 
-def cheats(task: Task) -> Mapping[str, list[ToolCall]]:
-    """Players that know no answer, by name: each scores 0, or little where a set is wanted."""
+def cheats(task: Task) -> Mapping[str, Probe]:
+    """Players that know no answer, by name: each scores 0, or less than the whole where a set is wanted."""
     problem = read_problem(task)
     words = dict.fromkeys(word.strip(".,") for word in problem.document.split())
-    return {
-        "empty answer": [_answer("")],
-        "the question": [_answer(problem.question)],
-        "the document": [_answer(problem.document)],
-        "every word": [_answer(", ".join(words))],
-        "separators": [_answer(",;\n and ,")],
+    answers = {
+        "empty answer": "",
+        "the question": problem.question,
+        "the document": problem.document,
+        "every word": ", ".join(words),
+        "separators": ",;\n and ,",
     }
+    listed = len(problem.answers) > 1
+    most = {"every word": MOST_FOR_EVERY_WORD} if listed else {}
+    return {name: Probe([_answer(text)], most=most.get(name, 0.0)) for name, text in answers.items()}
 
 
 def _note(text: str) -> ToolCall:

@@ -17,8 +17,10 @@ from skyrl_gym.envs.swe.files import FileEditor
 from skyrl_gym.envs.swe.grading import TestReport, run_tests, score
 from skyrl_gym.envs.swe.instance import Instance, read_instance
 from skyrl_gym.envs.swe.packages import PYTHON_ENV, Runtime, runtime
+from skyrl_gym.envs.swe.solve import gold_actions
 from skyrl_gym.envs.swe.trees import REPOSITORY, base_tree
 from skyrl_gym.errors import MessageError, ToolError
+from skyrl_gym.probes import GOLD, Probe
 from skyrl_gym.sandbox import ExecResult, Mount, Sandbox, SandboxSpec, open_sandbox
 from skyrl_gym.tasks import Task, TaskSet
 from skyrl_gym.tools import ToolResult, finish, tool
@@ -127,6 +129,10 @@ class SweEnv(TextEnv):
         changes = taken_over(episode.instance, await asyncio.to_thread(changes_of, episode.tree, held))
         reward, metrics = score(episode.instance, await run_tests(episode.instance, changes))
         return Grade(reward, {**metrics, "files_changed": float(len(changes))})
+
+    def probes(self, task: Task) -> dict[str, Probe]:
+        """The gold patch, carried out through the tools."""
+        return {GOLD: Probe(gold_actions(task), least=1.0, most=1.0)}
 
     async def teardown(self) -> None:
         """Closes the sandbox."""

@@ -16,8 +16,8 @@ from skyrl_gym.rollout import Trajectory, Turn
 GUESS = '''
 """An environment for tests: say what the task wants."""
 from pathlib import Path
-from skyrl_gym import TextEnv, finish, tool
-from skyrl_gym.errors import GradeError, SandboxLost
+from skyrl_gym import Probe, TextEnv, ToolCall, finish, tool
+from skyrl_gym.errors import GradeError, SandboxLost, TaskError
 
 
 class GuessEnv(TextEnv):
@@ -44,6 +44,13 @@ class GuessEnv(TextEnv):
         if Path(self.task.data.get("judge_down_while", "/nowhere")).exists():
             raise GradeError("402 payment required")
         return float(self.given == self.task.data["word"])
+
+    async def probes(self, task):
+        if "word" not in task.data:
+            raise TaskError(f"task {task.id} has no word")
+        say = lambda word: [ToolCall("look"), ToolCall("answer", {"word": word})]
+        gold = task.data.get("said to be", task.data["word"])
+        return {"gold": Probe(say(gold), least=1.0), "hint": Probe(say(task.data["hint"]), most=0.0)}
 '''
 
 Make = Callable[..., Trajectory]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import comb, cos, fsum, pi, sin, sqrt, tan
 
-__all__ = ["Estimate", "mean_of_tasks", "pass_at_k", "share_of_tasks", "t_quantile"]
+__all__ = ["Estimate", "mean_of_tasks", "pass_all_k", "pass_at_k", "share_of_tasks", "t_quantile"]
 
 TAIL = 0.025  # outside a 95 % interval, on each side
 
@@ -72,13 +72,26 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
     return 1.0 - comb(n - passed, k) / comb(n, k)
 
 
+def pass_all_k(n: int, passed: int, k: int) -> float:
+    """The probability that k trajectories drawn from n without replacement are all passes: pass^k.
+
+    The unbiased estimate for k independent tries (Yao et al. 2024, arXiv 2406.12045).
+
+    Raises:
+        ValueError: as `pass_at_k`.
+    """
+    if not (1 <= k <= n and 0 <= passed <= n):
+        raise ValueError(f"pass^{k} needs at least {k} judged trajectories of a task; got {passed} passes of {n}")
+    return comb(passed, k) / comb(n, k)
+
+
 @lru_cache(maxsize=1024)
-def t_quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t distribution."""
+def t_quantile(degrees: int, tail: float = TAIL) -> float:
+    """The quantile of Student's t distribution that leaves `tail` (below one half) above it."""
     low, high = 0.0, pi / 2
     while high - low > 1e-13:
         middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, degrees) < 1 - 2 * TAIL else (low, middle)
+        low, high = (middle, high) if _within(middle, degrees) < 1 - 2 * tail else (low, middle)
     return tan((low + high) / 2) * sqrt(degrees)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from skyrl_gym.errors import ConfigError
-from skyrl_gym.evaluate.metrics import Summary, is_judged, summarise
+from skyrl_gym.evaluate.metrics import Summary, default_ks, is_judged, summarise
 from skyrl_gym.evaluate.runs import EXCLUDED, JOURNAL, in_use, open_run, provenance, write_json, write_whole
 from skyrl_gym.policy import Policy, Sampling
 from skyrl_gym.progress import OnProgress, Progress
@@ -87,7 +87,7 @@ async def evaluate(
             async with aclosing(runner.run(missing)) as finished:
                 async for trajectory in finished:
                     scores.add(trajectory)
-        summary = summarise(read_journal(out_dir / JOURNAL), ks or _default_ks(samples))
+        summary = summarise(read_journal(out_dir / JOURNAL), ks or default_ks(samples))
         write_json(out_dir / "summary.json", summary.to_json())
     return summary
 
@@ -154,10 +154,6 @@ def _set_excluded_aside(out_dir: Path, scores: _Scores) -> None:
         os.fsync(excluded.fileno())
     with journal.open("rb") as lines:
         write_whole(journal, compress(lines, judged))
-
-
-def _default_ks(samples: int) -> tuple[int, ...]:
-    return tuple(2**power for power in range(samples.bit_length()))
 
 
 def _digest(requests: Sequence[RolloutRequest]) -> str:

@@ -6,16 +6,16 @@ What was not judged is never counted as 0: excluded trajectories are in no mean,
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
 from skyrl_gym.errors import StopReason
-from skyrl_gym.evaluate.estimates import Estimate, mean_of_tasks, pass_at_k, share_of_tasks
+from skyrl_gym.evaluate.estimates import Estimate, mean_of_tasks, pass_all_k, pass_at_k, share_of_tasks
 from skyrl_gym.rollout import Trajectory
 
-__all__ = ["PASSED", "Summary", "TaskScore", "difference", "is_judged", "summarise"]
+__all__ = ["PASSED", "Summary", "TaskScore", "default_ks", "difference", "is_judged", "summarise"]
 
 PASSED = 1.0
 """The least reward that is a pass, unless `summarise` is told another."""
@@ -23,19 +23,26 @@ PASSED = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """One task: how many of its trajectories were judged and passed, and their mean reward."""
+    """One task: how many of its trajectories were judged and passed, their mean reward, and the task's id."""
 
     judged: int
     passed: int
     reward: float
+    task_id: str = ""
+
+    @property
+    def solved(self) -> bool:
+        """More than half of the judged trajectories passed."""
+        return 2 * self.passed > self.judged
 
 
 @dataclass(frozen=True)
 class Summary:
     """One evaluation in numbers.
 
-    `tasks` and `total` count everything that was tried, `judged` what has a reward. A task with fewer than k
-    judged trajectories has no pass@k: `pass_at[k].tasks` says how many have one. `outcomes` counts every
+    `tasks` and `total` count everything that was tried, `judged` what has a reward. `pass_at` holds pass@k (one
+    of k tries passes), `pass_all` pass^k (all of them do). A task with fewer than k judged trajectories has
+    neither: `pass_at[k].tasks` says how many have one. `outcomes` counts every
     trajectory by its ending; `scores` has one entry a judged task, by its content hash; `turns`, `metrics` and
     `seconds` (by stage) are means over trajectories.
     """
@@ -48,6 +55,7 @@ class Summary:
     reward: Estimate
     pass_at: Mapping[int, Estimate]
     outcomes: Mapping[str, int]
+    pass_all: Mapping[int, Estimate] = field(default_factory=dict)
     scores: Mapping[str, TaskScore] = field(default_factory=dict)
     threshold: float = PASSED
     sampled_tokens: int = 0
@@ -72,14 +80,18 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; `from_json` gives an equal summary back."""
-        return asdict(self) | {"pass_at": {str(k): asdict(estimate) for k, estimate in self.pass_at.items()}}
+        return asdict(self) | {
+            name: {str(k): asdict(estimate) for k, estimate in estimates.items()}
+            for name, estimates in (("pass_at", self.pass_at), ("pass_all", self.pass_all))
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Summary:
         """A summary from its JSON values."""
         parts = {
             "reward": Estimate(**data["reward"]),
-            "pass_at": {int(k): Estimate(**estimate) for k, estimate in data["pass_at"].items()},
+            "pass_at": _estimates(data["pass_at"]),
+            "pass_all": _estimates(data.get("pass_all", {})),
             "scores": {task: TaskScore(**score) for task, score in data["scores"].items()},
         }
         return cls(**{**data, **parts})
@@ -95,7 +107,7 @@ def summarise(trajectories: Iterable[Trajectory], ks: Sequence[int] = (1,), thre
 
     Args:
         trajectories: in any order.
-        ks: for which k to estimate pass@k.
+        ks: for which k to estimate pass@k and pass^k.
         threshold: the least reward that is a pass.
     """
     tally = _Tally()
@@ -104,17 +116,23 @@ def summarise(trajectories: Iterable[Trajectory], ks: Sequence[int] = (1,), thre
     return tally.summary(ks, threshold)
 
 
-def difference(before: Summary, after: Summary, k: int | None = None) -> Estimate:
-    """How much `after` is above `before` in mean reward, or in pass@k, task by task.
+def default_ks(samples: int) -> tuple[int, ...]:
+    """For which k a run of so many samples a task is estimated: the powers of two."""
+    return tuple(2**power for power in range(samples.bit_length()))
+
+
+def difference(before: Summary, after: Summary, k: int | None = None, *, every: bool = False) -> Estimate:
+    """How much `after` is above `before` in mean reward, or in pass@k (pass^k if `every`), task by task.
 
     Pairing takes the tasks' own difficulty out of the interval. Only tasks that both have are compared.
     """
     pairs = [(before.scores[task], after.scores[task]) for task in before.scores if task in after.scores]
     if k is None:
         return mean_of_tasks([new.reward - old.reward for old, new in pairs])
+    estimate = pass_all_k if every else pass_at_k
     return mean_of_tasks(
         [
-            pass_at_k(new.judged, new.passed, k) - pass_at_k(old.judged, old.passed, k)
+            estimate(new.judged, new.passed, k) - estimate(old.judged, old.passed, k)
             for old, new in pairs
             if min(old.judged, new.judged) >= k
         ]
@@ -127,7 +145,7 @@ class _Tally:
     def __init__(self) -> None:
         self.env_ids: dict[str, None] = {}
         self.policies: dict[str, None] = {}
-        self.tasks: set[str] = set()
+        self.tasks: dict[str, str] = {}  # ids by content hash
         self.rewards: dict[str, list[float]] = defaultdict(list)
         self.outcomes: Counter[str] = Counter()
         self.metrics: dict[str, _Mean] = defaultdict(_Mean)
@@ -137,7 +155,7 @@ class _Tally:
 
     def add(self, trajectory: Trajectory) -> None:
         self.env_ids[trajectory.env_id] = self.policies[trajectory.policy] = None
-        self.tasks.add(trajectory.task_hash)
+        self.tasks.setdefault(trajectory.task_hash, trajectory.task_id)
         self.turns.add(len(trajectory.turns))
         self.sampled_tokens += trajectory.sampled_tokens
         for stage, taken in trajectory.seconds.items():
@@ -154,7 +172,7 @@ class _Tally:
                 self.metrics[name].add(value)
 
     def summary(self, ks: Sequence[int], threshold: float) -> Summary:
-        scores = {task: _score(rewards, threshold) for task, rewards in self.rewards.items()}
+        scores = {task: _score(rewards, threshold, self.tasks[task]) for task, rewards in self.rewards.items()}
         return Summary(
             env_id=", ".join(self.env_ids),
             policy=", ".join(self.policies),
@@ -162,7 +180,8 @@ class _Tally:
             total=self.outcomes.total(),
             judged=sum(score.judged for score in scores.values()),
             reward=mean_of_tasks([score.reward for score in scores.values()]),
-            pass_at={k: _pass_at(k, scores.values()) for k in ks},
+            pass_at={k: _passes(pass_at_k, k, scores.values()) for k in ks},
+            pass_all={k: _passes(pass_all_k, k, scores.values()) for k in ks},
             outcomes=dict(self.outcomes.most_common()),
             scores=scores,
             threshold=threshold,
@@ -194,10 +213,14 @@ def _ending(trajectory: Trajectory) -> StopReason:
     return StopReason.GRADE_ERROR if failed_grader else trajectory.stop_reason
 
 
-def _score(rewards: Sequence[float], threshold: float) -> TaskScore:
+def _score(rewards: Sequence[float], threshold: float, task_id: str) -> TaskScore:
     passed = sum(reward >= threshold for reward in rewards)
-    return TaskScore(len(rewards), passed, sum(rewards) / len(rewards))
+    return TaskScore(len(rewards), passed, sum(rewards) / len(rewards), task_id)
 
 
-def _pass_at(k: int, scores: Iterable[TaskScore]) -> Estimate:
-    return share_of_tasks([pass_at_k(s.judged, s.passed, k) for s in scores if s.judged >= k])
+def _passes(estimate: Callable[[int, int, int], float], k: int, scores: Iterable[TaskScore]) -> Estimate:
+    return share_of_tasks([estimate(s.judged, s.passed, k) for s in scores if s.judged >= k])
+
+
+def _estimates(data: Mapping[str, Any]) -> dict[int, Estimate]:
+    return {int(k): Estimate(**estimate) for k, estimate in data.items()}

@@ -60,6 +60,9 @@ def result_rows(summaries: Sequence[Summary]) -> Iterator[Row]:
     yield row("mean reward", lambda s: format_estimate(s.reward), _change(summaries))
     for k in sorted({k for summary in summaries for k in summary.pass_at}):
         yield row(f"pass@{k}", partial(_pass, k=k), _change(summaries, k))
+    # pass^1 is pass@1
+    for k in sorted({k for summary in summaries for k in summary.pass_all if k > 1}):
+        yield row(f"pass^{k}", partial(_pass, k=k, every=True), _change(summaries, k, every=True))
     for name in sorted({name for summary in summaries for name in summary.metrics}):
         yield row(name, partial(_metric, name=name))
     yield row("tasks", lambda s: f"{s.tasks:,}")
@@ -84,16 +87,16 @@ def _interval(estimate: Estimate, form: str) -> str:
     return f" [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
-def _change(summaries: Sequence[Summary], k: int | None = None) -> str:
+def _change(summaries: Sequence[Summary], k: int | None = None, *, every: bool = False) -> str:
     if not are_comparable(summaries):
         return ""
     before, after = summaries
-    return format_change(difference(before, after, k))
+    return format_change(difference(before, after, k, every=every))
 
 
-def _pass(summary: Summary, k: int) -> str:
+def _pass(summary: Summary, k: int, *, every: bool = False) -> str:
     """The estimate, and how many tasks it is over where that isn't all of them."""
-    estimate = summary.pass_at.get(k)
+    estimate = (summary.pass_all if every else summary.pass_at).get(k)
     if estimate is None:
         return "-"
     missing = f" ({estimate.tasks} of {summary.tasks} tasks)" if estimate.tasks < summary.tasks else ""

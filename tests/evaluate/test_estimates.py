@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyrl_gym.evaluate.estimates import Estimate, mean_of_tasks, pass_at_k, share_of_tasks, t_quantile
+from skyrl_gym.evaluate.estimates import (
+    Estimate,
+    mean_of_tasks,
+    pass_all_k,
+    pass_at_k,
+    share_of_tasks,
+    t_quantile,
+)
 
 NUMBERS = st.floats(-100, 100)
 
@@ -27,10 +34,24 @@ def test_pass_at_k_is_unbiased() -> None:
     assert expected == pytest.approx(1 - (1 - p) ** k)
 
 
+@given(n=st.integers(1, 8), data=st.data())
+def test_pass_all_k_is_the_share_of_draws_that_all_pass(n: int, data: st.DataObject) -> None:
+    passed, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    draws = list(combinations([True] * passed + [False] * (n - passed), k))
+    assert pass_all_k(n, passed, k) == pytest.approx(sum(map(all, draws)) / len(draws))
+
+
+def test_pass_all_k_is_unbiased() -> None:
+    n, k, p = 6, 3, 0.7
+    expected = sum(comb(n, c) * p**c * (1 - p) ** (n - c) * pass_all_k(n, c, k) for c in range(n + 1))
+    assert expected == pytest.approx(p**k)
+
+
 @pytest.mark.parametrize(("n", "passed", "k"), [(3, 1, 4), (3, 1, 0), (3, 4, 1), (0, 0, 1)])
-def test_pass_at_k_refuses_what_it_cannot_estimate(n: int, passed: int, k: int) -> None:
-    with pytest.raises(ValueError, match="needs at least"):
-        pass_at_k(n, passed, k)
+def test_pass_at_k_and_pass_all_k_refuse_what_they_cannot_estimate(n: int, passed: int, k: int) -> None:
+    for estimate in (pass_at_k, pass_all_k):
+        with pytest.raises(ValueError, match="needs at least"):
+            estimate(n, passed, k)
 
 
 # From the table in any statistics textbook.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from math import comb, erfc, fsum, sqrt
 
 from skyrl_gym.evaluate.estimates import Estimate, t_quantile
@@ -24,7 +23,7 @@ def mcnemar(gained: int, lost: int) -> float:
     """The two-sided exact p-value of McNemar's test (1947): are gains and losses equally likely?"""
     flips = gained + lost
     tail = sum(comb(flips, i) for i in range(min(gained, lost) + 1))
-    return float(min(1, Fraction(tail, 2 ** max(flips - 1, 0))))
+    return min(1.0, tail / (1 << max(flips - 1, 0)))
 
 
 def sign_flip(differences: Sequence[float]) -> float:

@@ -19,6 +19,8 @@ class BackgroundLoop:
     """
 
     def __init__(self, name: str) -> None:
+        self._users = 1
+        self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -32,8 +34,18 @@ class BackgroundLoop:
             future.cancel()
             raise
 
+    def share(self) -> BackgroundLoop:
+        """The same for one more user, who is to close it too."""
+        with self._lock:
+            self._users += 1
+        return self
+
     def close(self) -> None:
-        """Stops the loop and its thread."""
+        """Stops the loop and its thread, once all of its users have closed it."""
+        with self._lock:
+            self._users -= 1
+            if self._users > 0:
+                return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())

@@ -13,8 +13,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -128,6 +129,14 @@ class TextEnv(gym.Env[Conversation, Action]):
     def probes(self, task: Task) -> Mapping[str, Probe] | Awaitable[Mapping[str, Probe]]:
         """Known players of a task by name, outside any episode: `gold` solves it, cheats must not score."""
         return {}
+
+    def branch(self, twin: Self) -> Awaitable[None] | None:
+        """Gives `twin` what `fork` can't: its own of each resource that `setup` took, as it is now.
+
+        `twin` has the same attributes already. An environment whose whole state is in values that it never changes
+        in place has nothing to do here; one that has a sandbox gives the twin a fork of it.
+        """
+        raise ConfigError(f"{type(self).__name__} can't be forked: it does not implement branch()")
 
     # ---- state
 
@@ -251,6 +260,23 @@ class TextEnv(gym.Env[Conversation, Action]):
         terminated = result.stop is StopReason.DONE
         return self._conversation, reward, terminated, result.stop is not None and not terminated, info
 
+    async def afork(self) -> Self:
+        """A second environment at the same point of the same episode; the two go on apart, and are closed apart.
+
+        Raises:
+            ConfigError: this environment can't be forked.
+            MessageError: there is no episode.
+        """
+        if not self._open:
+            raise MessageError("only an episode that has begun can be forked: call reset() first")
+        twin = object.__new__(type(self))
+        twin.__dict__ |= self.__dict__ | {"_loop": None, "_open": False, "_np_random": deepcopy(self.np_random)}
+        twin._tools = {found.name: found for found in twin.make_tools()}
+        twin.action_space = ToolSpace(found.spec for found in twin._tools.values())
+        await _call(self.branch, twin)
+        twin._open = True
+        return twin
+
     async def ateardown(self) -> None:
         """Frees the episode's resources, once; a caller's cancellation does not cut it short."""
         if self._open:
@@ -277,6 +303,13 @@ class TextEnv(gym.Env[Conversation, Action]):
     def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
         """Gymnasium's step; the last one of an episode returns the graded reward."""
         return self._drive(self.astep(action))
+
+    def fork(self) -> Self:
+        """A second environment at the same point of the episode; see `afork`. Wrappers: `env.unwrapped.fork()`."""
+        twin = self._drive(self.afork())
+        assert self._loop is not None  # as it drove
+        twin._loop = self._loop.share()  # what the twin got was opened there
+        return twin
 
     def render(self) -> str | None:
         """The transcript as text, in render mode "ansi"."""

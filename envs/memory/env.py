@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import BeforeValidator
 
@@ -122,6 +122,9 @@ class MemoryEnv(TextEnv):
         experts = {GOLD: gold_actions(task), "gold after reading": gold_actions(task, self.chunk_words)}
         solved = {name: Probe(actions, least=1.0, most=1.0) for name, actions in experts.items()}
         return {**solved, **cheats(task)}
+
+    def branch(self, twin: Self) -> None:
+        """Nothing to do: an episode is made of values that are replaced, never changed."""
 
     def _turns_for(self, sections: int) -> int:
         return sections + 1 + self.max_invalid if self._turn_limit is None else self._turn_limit

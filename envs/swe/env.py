@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path, PurePosixPath
 from string import Template
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -133,6 +133,11 @@ class SweEnv(TextEnv):
     def probes(self, task: Task) -> dict[str, Probe]:
         """The gold patch, carried out through the tools."""
         return {GOLD: Probe(gold_actions(task), least=1.0, most=1.0)}
+
+    async def branch(self, twin: Self) -> None:
+        """The repository as it is now, in a sandbox of the twin's own; its shell begins anew."""
+        box = await self._current.box.fork()
+        twin._episode = replace(self._current, box=box, editor=self._current.editor.moved(box))
 
     async def teardown(self) -> None:
         """Closes the sandbox."""

@@ -47,6 +47,12 @@ class FileEditor:
         self._python = python
         self._changes: list[_Change] = []
 
+    def moved(self, box: Sandbox) -> FileEditor:
+        """An editor of the same files in a fork of the sandbox; it can undo what this one can."""
+        other = FileEditor(box, self._python)
+        other._changes = list(self._changes)
+        return other
+
     async def view(self, path: str, first: int = 1, last: int = -1) -> str:
         """A file's lines with their numbers, or what is in a folder, two levels deep."""
         try:

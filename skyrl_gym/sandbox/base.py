@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 
-__all__ = ["ExecResult", "ExecStatus", "Limits", "Mount", "Sandbox", "SandboxSpec", "Shell"]
+__all__ = ["ExecResult", "ExecStatus", "Limits", "Mount", "Sandbox", "SandboxSpec", "Shell", "Snapshot"]
 
 ExecStatus: TypeAlias = Literal["ok", "timeout", "output_limit", "shell_exited"]
 
@@ -59,7 +59,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """What a sandbox is made from. `env` is all the environment that its processes get, besides PATH and HOME."""
+    """What a sandbox is made from. `env` is all the environment that its processes get, besides PATH and HOME.
+
+    `image` is the container image whose files it has, for backends that have images.
+    """
 
     mounts: tuple[Mount, ...] = ()
     workdir: str = "/work"
@@ -81,6 +84,26 @@ class Shell(Protocol):
             SandboxLost: the sandbox died.
         """
         ...
+
+
+class Snapshot(Protocol):
+    """The files of a sandbox as they were at one moment: not its processes, nor its shell's variables.
+
+    It outlives the sandbox, serves any number of new ones, and holds memory or disk until it is closed.
+    """
+
+    backend: str
+    spec: SandboxSpec
+
+    async def close(self) -> None:
+        """Frees it; may be called twice."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 @runtime_checkable
@@ -130,6 +153,52 @@ class Sandbox(Protocol):
 
         Raises:
             OSError: as for a local file.
+        """
+        ...
+
+    async def upload(self, source: Path, target: str | PurePosixPath, *, max_bytes: int = 268_435_456) -> None:
+        """Copies a file or folder of this machine's to a path inside; into a folder that is there, it is merged.
+
+        Raises:
+            OSError: as for a local copy.
+            SandboxError: it is larger than `max_bytes`, or could not be unpacked inside.
+        """
+        ...
+
+    async def download(self, source: str | PurePosixPath, target: Path, *, max_bytes: int = 268_435_456) -> None:
+        """Copies a file or folder from inside to a path of this machine's that does not exist yet.
+
+        What is inside is not trusted: a link that leads out of the copy, a device, or more than `max_bytes` is
+        refused, and then `target` is not made at all.
+
+        Raises:
+            OSError: as for a local copy: FileNotFoundError, FileExistsError and so on.
+            SandboxError: it was refused; the message names the member.
+        """
+        ...
+
+    async def snapshot(self) -> Snapshot:
+        """What its files are now; processes are held still meanwhile.
+
+        Raises:
+            SandboxLost: the sandbox died.
+        """
+        ...
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Takes its files back to a snapshot of it or of one made alike; all processes end, its shell starts anew.
+
+        Raises:
+            ConfigError: the snapshot is another backend's, or of a sandbox that was made differently.
+            SandboxLost: it could not be rebuilt, and is gone.
+        """
+        ...
+
+    async def fork(self) -> Self:
+        """A second sandbox with the same files, from now on independent; it is to be closed by itself.
+
+        Raises:
+            SandboxError: it can't be started.
         """
         ...
 

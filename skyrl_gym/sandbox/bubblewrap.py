@@ -17,20 +17,21 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox import idmapped, namespaces
-from skyrl_gym.sandbox.base import Mount
+from skyrl_gym.sandbox.backend import SandboxBackend
+from skyrl_gym.sandbox.base import Mount, Snapshot
 from skyrl_gym.sandbox.ledger import Entry
-from skyrl_gym.sandbox.local import LocalSandbox
 from skyrl_gym.sandbox.namespaces import ENVIRONMENT
 from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, kill_below, kill_tree, tree_of
 from skyrl_gym.sandbox.running import Running, reap, spawn, uninterrupted
-from skyrl_gym.sandbox.status import bubblewrap_problem
+from skyrl_gym.sandbox.snapshots import FileSnapshot
+from skyrl_gym.sandbox.status import bubblewrap_problem, can_overlay
 
 __all__ = ["BubblewrapSandbox", "readable_by_sandbox"]
 
@@ -53,7 +54,7 @@ class _Holder:
     init: int | None = None
 
 
-class BubblewrapSandbox(LocalSandbox):
+class BubblewrapSandbox(SandboxBackend):
     """A holder of namespaces, entered by each command.
 
     Capabilities: `processes:rlimit`, `memory:rlimit`, `disk:tmpfs`; with private mounts `private:overlay`
@@ -62,8 +63,9 @@ class BubblewrapSandbox(LocalSandbox):
 
     backend: ClassVar[str] = "bubblewrap"
     _holder: _Holder | None = None
+    _overlaid: frozenset[int] = frozenset()
 
-    async def _build(self, entry: Entry) -> None:
+    async def _build(self, entry: Entry, snapshot: Snapshot | None) -> None:
         for name in namespaces.PACKAGES:
             namespaces.program(name)
         mounts = self.spec.mounts
@@ -71,13 +73,38 @@ class BubblewrapSandbox(LocalSandbox):
         shown = _shown(mounts)
         await self._start_holder(entry, shown)
         await self._heard("here")
-        lower = private & shown.keys() | await asyncio.to_thread(self._attach, private - shown.keys())
-        await self._tell(lower)
-        overlaid = {int(number) for number in await self._heard("ready")}
-        for number in private - overlaid:
+        saved = snapshot if isinstance(snapshot, FileSnapshot) else None
+        if saved is not None:
+            await asyncio.to_thread(
+                saved.put, [*self._enter(), *namespaces.unpack()], ENVIRONMENT, started=entry.pids.add
+            )
+        wanted = private if saved is None else saved.overlaid
+        await self._tell(await asyncio.to_thread(self._lower, wanted, wanted & shown.keys()) if wanted else ())
+        self._overlaid = frozenset(map(int, await self._heard("ready")))
+        if saved is not None and self._overlaid != saved.overlaid:
+            raise SandboxError("folders that were overlaid when the snapshot was taken can't be overlaid now")
+        for number in private - self._overlaid if saved is None else ():
             await asyncio.to_thread(self._copy, number)
-        how = {"private:copy" if private - overlaid else "private:overlay"} if private else set()
+        how = {"private:copy" if private - self._overlaid else "private:overlay"} if private else set()
         self.capabilities = frozenset({"processes:rlimit", "memory:rlimit", "disk:tmpfs", *how})
+
+    async def _save(self) -> FileSnapshot:
+        private = (number for number, mount in enumerate(self.spec.mounts) if mount.mode == "private")
+        layers = [f"{number}/{'upper' if number in self._overlaid else 'all'}" for number in private]
+        command = [*self._enter(), *namespaces.pack(layers)]
+        try:
+            return await asyncio.to_thread(
+                FileSnapshot.taken, self.backend, self.spec, command, ENVIRONMENT, self._overlaid
+            )
+        except SandboxError:
+            self._check_open()  # it died meanwhile
+            raise
+
+    def _lower(self, wanted: Collection[int], shown: Collection[int]) -> set[int]:
+        """Those of the private mounts whose folders are there to be overlaid."""
+        if not can_overlay(namespaces.program("bwrap")):
+            return set()
+        return set(shown) | self._attach(set(wanted) - set(shown))
 
     async def _start_holder(self, entry: Entry, shown: Mapping[int, str]) -> None:
         info_read, info_write = os.pipe()

@@ -5,16 +5,34 @@ from __future__ import annotations
 import posixpath
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from skyrl_gym.errors import SandboxError, SandboxLost
-from skyrl_gym.sandbox.base import ExecResult, SandboxSpec
+from skyrl_gym.errors import ConfigError, SandboxError, SandboxLost
+from skyrl_gym.sandbox.base import ExecResult, SandboxSpec, Snapshot
 from skyrl_gym.sandbox.output import CappedOutput
 
 __all__ = ["FakeSandbox"]
+
+
+@dataclass(frozen=True)
+class _FakeSnapshot:
+    spec: SandboxSpec
+    files: Mapping[str, bytes]
+    backend: str = "fake"
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
 
 
 class FakeSandbox:
@@ -87,6 +105,41 @@ class FakeSandbox:
         self._check_no_folder(name)
         self.files[name] = data
 
+    async def upload(self, source: Path, target: str | PurePosixPath, *, max_bytes: int = 268_435_456) -> None:
+        """A file, or a folder's, into the dictionary."""
+        self._use()
+        for path, data in _read_tree(source, max_bytes).items():
+            self.files[self._absolute(PurePosixPath(target) / path)] = data
+
+    async def download(self, source: str | PurePosixPath, target: Path, *, max_bytes: int = 268_435_456) -> None:
+        """A file, or a folder's, out of the dictionary."""
+        self._use()
+        name = PurePosixPath(self._absolute(source))
+        below = (path for path in map(PurePosixPath, self.files) if path.is_relative_to(name))
+        files = {path.relative_to(name): self.files[str(path)] for path in below}
+        if not files:
+            raise FileNotFoundError(f"no such file: {source}")
+        if sum(map(len, files.values())) > max_bytes:
+            raise SandboxError(f"{source} is larger than {max_bytes} bytes")
+        _write_tree(files, target)
+
+    async def snapshot(self) -> _FakeSnapshot:
+        """A copy of the dictionary."""
+        self._use()
+        return _FakeSnapshot(self.spec, dict(self.files))
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """The dictionary as it was."""
+        self._use()
+        if not isinstance(snapshot, _FakeSnapshot):
+            raise ConfigError(f"a fake sandbox can't be made from a {snapshot.backend} snapshot")
+        self.files = dict(snapshot.files)
+
+    async def fork(self) -> Self:
+        """Another with the same files and answers."""
+        self._use()
+        return type(self)(self._answer, files=self.files, spec=self.spec)
+
     async def close(self) -> None:
         """Marks it closed."""
         self.closed = True
@@ -110,3 +163,21 @@ class FakeSandbox:
 
     def _absolute(self, path: str | PurePosixPath) -> str:
         return posixpath.normpath(posixpath.join(self.spec.workdir, str(path)))
+
+
+def _read_tree(source: Path, max_bytes: int) -> dict[PurePosixPath, bytes]:
+    files = [source] if source.is_file() else [path for path in sorted(source.rglob("*")) if path.is_file()]
+    if not source.exists():
+        raise FileNotFoundError(f"no such file: {source}")
+    if sum(path.stat().st_size for path in files) > max_bytes:
+        raise SandboxError(f"{source} is larger than {max_bytes} bytes")
+    return {PurePosixPath(path.relative_to(source)): path.read_bytes() for path in files}
+
+
+def _write_tree(files: Mapping[PurePosixPath, bytes], target: Path) -> None:
+    if target.exists():
+        raise FileExistsError(f"something is there already: {target}")
+    for path, data in files.items():
+        place = target / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)

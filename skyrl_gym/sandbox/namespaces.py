@@ -11,11 +11,11 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from skyrl_gym.errors import SandboxError
+from skyrl_gym.sandbox.backend import PATH
 from skyrl_gym.sandbox.base import Limits, SandboxSpec
-from skyrl_gym.sandbox.local import PATH
 
 __all__ = [
     "ENVIRONMENT",
@@ -25,8 +25,10 @@ __all__ = [
     "enter",
     "holder",
     "limited_bwrap",
+    "pack",
     "probe",
     "program",
+    "unpack",
 ]
 
 NOBODY = 65_534
@@ -44,14 +46,26 @@ _USER = 1000
 _INNER_BWRAP = "/lower/bwrap"
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "ssl/certs", "ssl/openssl.cnf")
 _NETWORK_ETC = ("resolv.conf", "services", "protocols")
+_OVERLAY = """
+overlay() {
+  mount -t overlay -o "lowerdir=$1,upperdir=/box/$2/upper,workdir=/box/$2/work,userxattr" overlay "/box/$2/all"
+}
+# A folder that is removed and made anew needs an attribute which files in memory have since Linux 6.6.
+overlay_works() {
+  mkdir -p /box/probe/lower/folder /box/probe/upper /box/probe/work /box/probe/all &&
+    overlay /box/probe/lower probe && rmdir /box/probe/all/folder && mkdir /box/probe/all/folder &&
+    umount /box/probe/all
+}
+"""
 _SETUP = f"""
 set -e
-echo here
-read -r lower
+{_OVERLAY}
 mount -t tmpfs -o "size=$1,nr_inodes=$2,mode=755" tmpfs /box
 shift 2
 cd /box
-mkdir etc shm tmp work
+folders=
+for n in "$@"; do folders="$folders $n/upper $n/work $n/all"; done
+mkdir -p etc shm tmp work $folders
 chmod 1777 shm tmp
 echo 'root:x:0:0::/:/bin/sh
 sandbox:x:{_USER}:{_USER}::/tmp:/bin/bash
@@ -60,23 +74,18 @@ echo 'root:x:0:
 sandbox:x:{_USER}:
 nogroup:x:65534:' > etc/group
 echo '127.0.0.1 localhost sandbox' > etc/hosts
-
-overlay() {{
-  mkdir -p "/box/$2/upper" "/box/$2/work" "/box/$2/all"
-  mount -t overlay -o "lowerdir=$1,upperdir=/box/$2/upper,workdir=/box/$2/work,userxattr" overlay "/box/$2/all"
-}}
-# A folder that is removed and made anew needs an attribute which files in memory have since Linux 6.6.
-works() {{
-  mkdir -p probe/lower/folder && overlay /box/probe/lower probe &&
-    rmdir probe/all/folder && mkdir probe/all/folder && umount probe/all
-}}
-works 2>/dev/null || lower=
-for n in "$@"; do
-  mkdir -p "$n/all"
-  case " $lower " in *" $n "*) if overlay "/lower/$n" "$n" 2>/dev/null; then echo "$n"; fi ;; esac
+echo here
+read -r lower
+for n in $lower; do
+  if overlay "/lower/$n" "$n" 2>/dev/null; then echo "$n"; fi
 done
 echo ready
 exec cat
+"""
+_PROBE = f"""
+{_OVERLAY}
+mount -t tmpfs tmpfs /box && overlay_works && echo overlay
+exec "$@"
 """
 
 
@@ -100,8 +109,8 @@ def install(*programs: str) -> str:
 def holder(spec: SandboxSpec, shown: Mapping[int, str], info: int) -> list[str]:
     """The command that makes the namespaces and keeps them until its stdin ends.
 
-    It says "here"; takes a line with the numbers of the private mounts whose folders are below /lower; lays out the
-    files; says the numbers of those that it could overlay, and "ready".
+    It lays out the files and says "here"; takes a line with the numbers of the private mounts that are to be overlaid,
+    whose folders are below /lower by then; says the numbers of those that it could overlay, and "ready".
 
     Args:
         spec: the sandbox to be made.
@@ -135,6 +144,17 @@ def limited_bwrap(limits: Limits) -> list[str]:
     return ["prlimit", counts, *sizes, "--", _INNER_BWRAP]
 
 
+def pack(layers: Iterable[str]) -> list[str]:
+    """A command in a holder's namespaces that writes an archive of all that was written, and of how it was laid out."""
+    extended = ("--xattrs", "--xattrs-include=user.*")  # the overlay's own notes
+    return ["tar", "-C", "/box", *extended, "-cf", "-", "tmp", "shm", "work", *layers]
+
+
+def unpack() -> list[str]:
+    """The same in return, before anything is overlaid."""
+    return ["tar", "-C", "/box", "--xattrs", "--xattrs-include=user.*", "-xpf", "-"]
+
+
 def command_options(spec: SandboxSpec, env: Mapping[str, str]) -> list[str]:
     """Bubblewrap's options for one command inside a holder."""
     everything = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", **env}
@@ -153,9 +173,13 @@ def command_options(spec: SandboxSpec, env: Mapping[str, str]) -> list[str]:
 
 
 def probe() -> list[str]:
-    """A command that succeeds where sandboxes can be made: a holder's namespaces, and a command's in them."""
+    """A command that succeeds where sandboxes can be made: a holder's namespaces, and a command's in them.
+
+    It says "overlay" where private folders can be overlaid instead of copied.
+    """
     inner = [_INNER_BWRAP, *_stripped(), *_system(), "true"]
-    return [*_as_sandbox_user(), program("bwrap"), *_holder_options(network=False), *inner]
+    outer = [*_as_sandbox_user(), program("bwrap"), *_holder_options(network=False)]
+    return [*outer, "sh", "-c", _PROBE, "sh", *inner]
 
 
 def _as_sandbox_user() -> list[str]:

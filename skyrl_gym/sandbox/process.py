@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from skyrl_gym.errors import SandboxError
-from skyrl_gym.sandbox.base import Mount
+from skyrl_gym.sandbox.backend import PATH, SandboxBackend
+from skyrl_gym.sandbox.base import Mount, Snapshot
 from skyrl_gym.sandbox.ledger import Entry
-from skyrl_gym.sandbox.local import PATH, LocalSandbox
 from skyrl_gym.sandbox.processes import kill_until_gone, marked, tree_of
-from skyrl_gym.sandbox.running import Running, spawn
+from skyrl_gym.sandbox.running import Running, spawn, uninterrupted
+from skyrl_gym.sandbox.snapshots import FileSnapshot
 
 __all__ = ["ProcessSandbox", "UnsafeSandboxWarning"]
 
@@ -32,7 +33,7 @@ class UnsafeSandboxWarning(UserWarning):
     """Commands run without isolation."""
 
 
-class ProcessSandbox(LocalSandbox):
+class ProcessSandbox(SandboxBackend):
     """Commands run in a scratch folder, as the present user.
 
     `workdir` is that folder, whatever path the specification gives; a private mount there is copied into it. No
@@ -42,14 +43,21 @@ class ProcessSandbox(LocalSandbox):
     backend: ClassVar[str] = "process"
     _scratch: Path
 
-    async def _build(self, entry: Entry) -> None:
+    async def _build(self, entry: Entry, snapshot: Snapshot | None) -> None:
         for mount in self.spec.mounts:
             self._check_mount(mount)
         entry.mark = f"{_MARK}={secrets.token_hex(16)}"
-        self._scratch = Path(tempfile.mkdtemp(prefix="skyrl-"))
-        entry.folders.append(self._scratch)
-        await asyncio.to_thread(self._fill)
+        if entry.folders:  # restored, and to be found where it was
+            self._scratch.mkdir(mode=0o700)
+        else:
+            self._scratch = Path(tempfile.mkdtemp(prefix="skyrl-"))
+            entry.folders.append(self._scratch)
+        await uninterrupted(asyncio.to_thread(self._fill, snapshot))  # else it would go on while all is removed
         self.capabilities = frozenset({"private:copy"})
+
+    async def _save(self) -> FileSnapshot:
+        command = ["tar", "-C", str(self._scratch), "-cf", "-", "work", "tmp"]
+        return await asyncio.to_thread(FileSnapshot.taken, self.backend, self.spec, command, {"PATH": PATH})
 
     async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
         assert self._entry is not None
@@ -75,7 +83,10 @@ class ProcessSandbox(LocalSandbox):
                 "use bubblewrap"
             )
 
-    def _fill(self) -> None:
+    def _fill(self, snapshot: Snapshot | None) -> None:
+        if isinstance(snapshot, FileSnapshot):
+            snapshot.put(["tar", "-C", str(self._scratch), "-xpf", "-"], {"PATH": PATH})
+            return
         for name in ("work", "tmp"):
             (self._scratch / name).mkdir()
         for mount in self.spec.mounts:

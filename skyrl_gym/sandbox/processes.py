@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection, Iterable
 __all__ = [
     "alive",
     "children_of",
+    "freeze",
     "inner_ids",
     "kill",
     "kill_below",
     "kill_tree",
     "kill_until_gone",
     "marked",
+    "thaw",
     "tree_of",
 ]
 
@@ -72,16 +74,30 @@ def kill(pids: Iterable[int]) -> None:
     _send(signal.SIGKILL, pids)
 
 
+def freeze(find: Callable[[], set[int]]) -> set[int]:
+    """Stops what `find` finds, until it finds nothing new: none of them can fork any more."""
+    held: set[int] = set()
+    while new := find() - held:
+        _stop(new)
+        held |= new
+    return held
+
+
+def thaw(pids: Iterable[int]) -> None:
+    """Lets stopped processes go on."""
+    _send(signal.SIGCONT, pids)
+
+
 def kill_below(root: int) -> None:
     """Kills all descendants of a process, which can reap them; the process itself where it has none."""
-    below = _freeze(root)
+    below = _freeze_tree(root) - {root}
     _send(signal.SIGKILL, below or {root})
-    _send(signal.SIGCONT, {root})
+    thaw({root})
 
 
 def kill_tree(root: int) -> None:
     """Kills a process with all of its descendants."""
-    _send(signal.SIGKILL, _freeze(root) | {root})
+    _send(signal.SIGKILL, _freeze_tree(root))
 
 
 def kill_until_gone(find: Callable[[], Collection[int]], *, limit_s: float = 1.0) -> None:
@@ -92,14 +108,9 @@ def kill_until_gone(find: Callable[[], Collection[int]], *, limit_s: float = 1.0
         time.sleep(0.002)
 
 
-def _freeze(root: int) -> set[int]:
-    """Stops a process and its descendants, which are returned: none of them can fork any more."""
-    _stop({root})
-    below: set[int] = set()
-    while new := tree_of(root) - below:
-        _stop(new)
-        below |= new
-    return below
+def _freeze_tree(root: int) -> set[int]:
+    _stop({root})  # first: `nsenter` stops itself when it sees its child stopped
+    return freeze(lambda: tree_of(root)) | {root}
 
 
 def _stop(pids: Collection[int]) -> None:

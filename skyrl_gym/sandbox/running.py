@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from skyrl_gym.sandbox.output import CappedOutput
-from skyrl_gym.sandbox.processes import children_of, kill, kill_until_gone
+from skyrl_gym.sandbox.processes import children_of, freeze, kill, kill_until_gone, thaw
 
 __all__ = ["Running", "reap", "spawn", "uninterrupted"]
 
@@ -44,6 +44,14 @@ class Running(ABC):
         """Kills it with all that it started, and reaps it."""
         await self._kill()
         await reap(self.process)
+
+    async def hold(self) -> None:
+        """Stops all of its processes where they are, until `go_on`."""
+        await asyncio.to_thread(freeze, self._started)
+
+    async def go_on(self) -> None:
+        """Lets them run again."""
+        thaw(self._started())
 
     async def sweep(self, spare_driver: bool) -> None:
         """Of a shell: kills what its commands started, orphans too, and the driver unless it is spared."""

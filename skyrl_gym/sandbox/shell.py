@@ -197,6 +197,11 @@ class RestartingShell:
                 await self._started()
             return result
 
+    async def end(self) -> None:
+        """Ends the current shell, with all that it started; the next command gets a new one."""
+        if self._current is not None:
+            await self._drop(self._current)
+
     async def _started(self) -> PipeShell:
         self._current = self._current or await self._open_shell()
         return self._current

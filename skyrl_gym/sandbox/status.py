@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.sandbox import namespaces
 
-__all__ = ["BACKENDS", "BackendStatus", "bubblewrap_problem", "check_backend", "unknown_backend"]
+__all__ = ["BACKENDS", "BackendStatus", "bubblewrap_problem", "can_overlay", "check_backend", "unknown_backend"]
 
 BACKENDS = ("bubblewrap", "process")
 PROBE_S = 10.0
@@ -28,6 +29,7 @@ class BackendStatus:
     detail: str
     remedy: str = ""
     version: str = ""
+    capabilities: frozenset[str] = frozenset()
 
     @property
     def problem(self) -> str | None:
@@ -70,10 +72,29 @@ def _check_bubblewrap() -> BackendStatus:
     except (OSError, subprocess.SubprocessError) as error:
         return BackendStatus("bubblewrap", False, f"bubblewrap does not start ({error})", _ALLOW)
     if tried.returncode == 0:
-        return BackendStatus("bubblewrap", True, f"{version}, user namespaces work", version=version.split()[-1])
+        return _working_bubblewrap(version, "overlay" in tried.stdout.split())
     reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
     detail = f"bubblewrap can't make namespaces here ({reason})"
     return BackendStatus("bubblewrap", False, detail, _ALLOW, version)
+
+
+def _working_bubblewrap(version: str, overlays: bool) -> BackendStatus:
+    private = "private:overlay" if overlays else "private:copy"
+    folders = "private folders are overlaid" if overlays else "private folders are copied: Linux 6.6 overlays them"
+    return BackendStatus(
+        "bubblewrap",
+        True,
+        f"{version}, user namespaces work, {folders}",
+        version=version.split()[-1],
+        capabilities=frozenset({private}),
+    )
+
+
+@functools.cache
+def can_overlay(bwrap: str) -> bool:
+    """Whether private folders can be overlaid, tried once for each bubblewrap."""
+    del bwrap  # the one that the probe finds, too
+    return "private:overlay" in check_backend("bubblewrap").capabilities
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -54,6 +54,11 @@ class Guess(TextEnv):
     def teardown(self) -> None:
         self.told.append("teardown")
 
+    def branch(self, twin: "Guess") -> None:
+        if self.broken == "branch":
+            raise EnvError("no second world")
+        twin.told = ["branch"]
+
 
 @pytest.fixture
 def env() -> Any:
@@ -209,3 +214,45 @@ def test_the_stop_reason_is_known_while_and_after(env: Guess) -> None:
     assert env.stop_reason is None
     env.step(ToolCall("submit"))
     assert env.stop_reason is StopReason.DONE
+
+
+def test_a_fork_goes_on_from_the_same_point_and_neither_sees_the_other() -> None:
+    env = Guess()
+    env.reset(options={"task": 7})
+    env.step(ToolCall("guess", {"number": 1}))
+    twin = env.fork()
+    assert twin.conversation == env.conversation
+    env.step(ToolCall("guess", {"number": 7}))
+    env.close()
+    assert (twin.last, twin.told) == (1, ["branch"])
+    twin.step(ToolCall("guess", {"number": 2}))
+    third = twin.fork()
+    assert [one.step(ToolCall("submit"))[1] for one in (third, twin)] == [0.0, 0.0]
+    assert twin.np_random.integers(2**30) == third.np_random.integers(2**30)
+    for one in (twin, third):
+        one.close()
+    assert env.told == ["setup", "teardown"]
+    assert twin.told == ["branch", "grade", "teardown"]
+
+
+def test_a_fork_that_fails_leaves_the_episode_as_it_was() -> None:
+    env = Guess(broken="branch")
+    with pytest.raises(MessageError, match="reset"):
+        env.fork()
+    env.reset(options={"task": 7})
+    with pytest.raises(EnvError, match="no second world"):
+        env.fork()
+    assert env.step(ToolCall("submit"))[2]
+    env.close()
+    assert env.told == ["setup", "grade", "teardown"]
+
+
+def test_an_environment_that_can_not_be_forked_says_so() -> None:
+    class Plain(Guess):
+        branch = TextEnv.branch  # type: ignore[assignment]
+
+    env = Plain()
+    env.reset(seed=1)
+    with pytest.raises(ConfigError, match=r"Plain can't be forked.*branch\(\)"):
+        env.fork()
+    env.close()

@@ -23,9 +23,11 @@ from skyrl_gym.sandbox import (
     UnsafeSandboxWarning,
     bubblewrap_problem,
     check_backend,
-    local,
     open_sandbox,
     readable_by_sandbox,
+)
+from skyrl_gym.sandbox import (
+    backend as sandbox_backend,
 )
 from skyrl_gym.sandbox.processes import tree_of
 
@@ -480,7 +482,7 @@ def test_a_start_that_breaks_at_any_step_is_bounded_and_leaves_nothing(
         os.chown(tmp_path, 12_345, 12_345)  # so that it is copied
     elif program == "tar":
         pytest.skip("one's own folders are overlaid, not copied")
-    monkeypatch.setattr(local, "START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(sandbox_backend, "START_TIMEOUT_S", 1.0)
     monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
     ledger = Ledger()
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -495,7 +497,7 @@ def test_a_start_that_breaks_at_any_step_is_bounded_and_leaves_nothing(
 def test_a_start_that_takes_too_long_is_given_up_in_time(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (open_folder / "bwrap").write_text(f"#!/bin/sh\nsleep {NAP}\n")
     (open_folder / "bwrap").chmod(0o755)
-    monkeypatch.setattr(local, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(sandbox_backend, "START_TIMEOUT_S", 0.5)
     monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
     began = time.monotonic()
     with pytest.raises(SandboxError, match=r"not ready within 0\.5 s"):
@@ -516,7 +518,7 @@ def test_bubblewrap_is_dead_before_the_pipe_that_it_writes_to_is_closed(
         'while printf " " >&"$2"; do :; done 2>/dev/null\n'
     )
     (open_folder / "bwrap").chmod(0o755)
-    monkeypatch.setattr(local, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(sandbox_backend, "START_TIMEOUT_S", 0.5)
     monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
     with pytest.raises(SandboxError, match="not ready"):
         asyncio.run(open_sandbox(SandboxSpec(), ledger=Ledger()))

@@ -57,6 +57,20 @@ def test_bash_keeps_its_state_and_tells_what_happened(env: Any) -> None:
     assert last(env, bash("python3 -m pytest --version")).startswith("pytest ")
 
 
+def test_a_fork_has_a_repository_of_its_own(env: Any) -> None:
+    task = env.tasks[0]
+    env.reset(options={"task": task})
+    last(env, ToolCall("edit", {"command": "create", "path": "note", "file_text": "before\n"}))
+    twin = env.fork()
+    assert last(env, bash("echo here > note; rm setup.py 2>/dev/null; cat note")) == "here"
+    assert last(twin, bash("cat note")) == "before"
+    for action in gold_actions(task):
+        _, reward, terminated, _, _ = twin.step(action)
+    assert (terminated, reward) == (True, 1.0)
+    twin.close()
+    assert env.step(ToolCall("submit"))[1] == 0.0
+
+
 def test_the_editor_in_the_sandbox(env: Any) -> None:
     env.reset(options={"task": 0})
 

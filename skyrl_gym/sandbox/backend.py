@@ -1,4 +1,4 @@
-"""What the sandboxes of this machine have in common: commands as child processes, files by `cat`, an owner for each."""
+"""What the backends have in common: files by way of commands, snapshots, an owner for every process, an end."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import ClassVar, Self
 
-from skyrl_gym.errors import SandboxError, SandboxLost
-from skyrl_gym.sandbox.base import ExecResult, ExecStatus, SandboxSpec, Shell
+from skyrl_gym.errors import ConfigError, SandboxError, SandboxLost
+from skyrl_gym.sandbox.archives import pack, unpack
+from skyrl_gym.sandbox.base import ExecResult, ExecStatus, SandboxSpec, Shell, Snapshot
 from skyrl_gym.sandbox.ledger import Entry, Ledger
 from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.running import Running, uninterrupted
 from skyrl_gym.sandbox.shell import DRIVER_ENV, SHELL_COMMAND, PipeShell, RestartingShell
 
-__all__ = ["PATH", "LocalSandbox"]
+__all__ = ["PATH", "SandboxBackend"]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_TIMEOUT_S = 60.0
 FILE_TIMEOUT_S = 60.0
+ARCHIVE_ROOM = 1_048_576  # for what an archive holds besides the files
 MAX_ARGUMENT, MAX_ARGUMENTS = 131_071, 1_000_000  # bytes; the kernel's own bounds are these, or a little wider
 # `sh` with the path as an argument of its own: a name that begins with a dash is still a name.
 _READ = """
@@ -33,15 +35,24 @@ _READ = """
 [ -r "$1" ] || exit 13
 exec head -c "$2" < "$1"
 """
+# A failing `tar` says why, but in the middle of the archive.
+_PACK = """
+cd -- "$1" || exit 2
+[ -e "$2" ] || [ -L "$2" ] || exit 2
+tar -cf - "./$2" 2>/dev/null
+[ $? -le 1 ] || exit 14
+"""
+_UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 _WRITE = '[ -d "$1" ] && exit 21; mkdir -p -- "$(dirname -- "$1")" && exec cat > "$1"'
 _ERRORS: Mapping[int | None, tuple[type[OSError], str]] = {
     2: (FileNotFoundError, "no such file"),
     13: (PermissionError, "not readable"),
+    14: (PermissionError, "not all of it is readable"),
     21: (IsADirectoryError, "is a folder"),
 }
 
 
-class LocalSandbox(ABC):
+class SandboxBackend(ABC):
     """A sandbox made of child processes. A backend says how it is built, how a command is started, and how it ends."""
 
     backend: ClassVar[str]
@@ -56,8 +67,12 @@ class LocalSandbox(ABC):
         self._closing: asyncio.Task[None] | None = None
 
     @abstractmethod
-    async def _build(self, entry: Entry) -> None:
-        """Makes the place; whatever it takes from the host is entered first."""
+    async def _build(self, entry: Entry, snapshot: Snapshot | None) -> None:
+        """Makes the place, with a snapshot's files; whatever it takes from the host is entered first."""
+
+    @abstractmethod
+    async def _save(self) -> Snapshot:
+        """The files as they are."""
 
     @abstractmethod
     async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
@@ -71,18 +86,21 @@ class LocalSandbox(ABC):
     def _died(self, code: int) -> bool:
         """Whether a command's exit status (negative: a signal) means that the sandbox is gone."""
 
-    async def start(self) -> Self:
-        """Builds it, and proves that a command runs.
+    async def start(self, snapshot: Snapshot | None = None) -> Self:
+        """Builds it, with a snapshot's files if there is one, and proves that a command runs.
 
         Raises:
+            ConfigError: the snapshot is of another kind of sandbox.
             SandboxError: it can't be had, or not in time; nothing is left behind.
         """
+        if snapshot is not None:
+            self.check_snapshot(snapshot)
         if self.spec.image is not None:
             raise SandboxError(f"the {self.backend} backend has no images, it shows this machine's /usr; image is None")
         self._entry = self._ledger.enter(self.backend)
         try:
             async with asyncio.timeout(START_TIMEOUT_S) as clock:
-                await self._build(self._entry)
+                await self._build(self._entry, snapshot)
                 tried = await self.exec(["true"], timeout_s=START_TIMEOUT_S)
             if tried.code != 0:
                 raise SandboxError(f"a command does not start in the sandbox: {tried.text.strip()[-500:]}")
@@ -152,6 +170,60 @@ class LocalSandbox(ABC):
         result = await self.exec(["sh", "-c", _WRITE, "sh", _name(path)], timeout_s=FILE_TIMEOUT_S, stdin=data)
         _raise_for(result, path)
 
+    async def upload(self, source: Path, target: str | PurePosixPath, *, max_bytes: int = 268_435_456) -> None:
+        """Copies a file or folder into the sandbox; see `Sandbox.upload`."""
+        path = PurePosixPath(_name(target))
+        folder, archive = await asyncio.to_thread(pack, source, path, max_bytes=max_bytes)
+        command = ["sh", "-c", _UNPACK, "sh", str(folder)]
+        _raise_for(await self.exec(command, timeout_s=FILE_TIMEOUT_S, stdin=archive), target)
+
+    async def download(self, source: str | PurePosixPath, target: Path, *, max_bytes: int = 268_435_456) -> None:
+        """Copies a file or folder out of the sandbox; see `Sandbox.download`."""
+        path = PurePosixPath(_name(source))
+        folder, name = (path, ".") if path.name in ("", "..") else (path.parent, path.name)
+        room = max_bytes + max_bytes // 4 + ARCHIVE_ROOM
+        result = await self.exec(
+            ["sh", "-c", _PACK, "sh", str(folder), name], timeout_s=FILE_TIMEOUT_S, max_bytes=2 * room
+        )
+        _raise_for(result, source)
+        if len(result.output) > room:
+            raise SandboxError(f"{source} is larger than {max_bytes} bytes")
+        await asyncio.to_thread(unpack, result.output, name, target, max_bytes=max_bytes)
+
+    async def snapshot(self) -> Snapshot:
+        """Its files as they are; see `Sandbox.snapshot`."""
+        self._check_open()
+        async with self._held_still():
+            saving = asyncio.ensure_future(self._save())
+            try:
+                return await uninterrupted(saving)
+            except asyncio.CancelledError:
+                if saving.exception() is None:
+                    await uninterrupted(saving.result().close())
+                raise
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Back to a snapshot; see `Sandbox.restore`."""
+        self._check_open()
+        self.check_snapshot(snapshot)
+        await uninterrupted(self._rebuild(snapshot))
+
+    async def fork(self) -> Self:
+        """A second one with the same files; see `Sandbox.fork`."""
+        async with await self.snapshot() as snapshot:
+            return await type(self)(self.spec, self._ledger).start(snapshot)
+
+    def check_snapshot(self, snapshot: Snapshot) -> None:
+        """Refuses a snapshot that this sandbox can't have been taken from.
+
+        Raises:
+            ConfigError: the snapshot is another backend's, or of a sandbox that was made differently.
+        """
+        if snapshot.backend != self.backend:
+            raise ConfigError(f"a {self.backend} sandbox can't be made from a {snapshot.backend} snapshot")
+        if snapshot.spec != self.spec:
+            raise ConfigError("the snapshot is of a sandbox with another specification; they have to be equal")
+
     async def close(self) -> None:
         """Kills every process and frees everything; a caller's cancellation does not cut it short."""
         if self._closing is None:
@@ -169,11 +241,36 @@ class LocalSandbox(ABC):
     async def _close(self) -> None:
         if self._entry is None:
             return
+        await self._tear_down(self._entry)
+        self._ledger.strike(self._entry)
+
+    async def _tear_down(self, entry: Entry) -> None:
         try:
             await asyncio.gather(*(self._finish(running) for running in tuple(self._running)))
         finally:
-            await self._demolish(self._entry)
-        self._ledger.strike(self._entry)
+            await self._demolish(entry)
+
+    async def _rebuild(self, snapshot: Snapshot) -> None:
+        assert self._entry is not None
+        try:
+            if self._shell is not None:
+                await self._shell.end()
+            await self._tear_down(self._entry)
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._build(self._entry, snapshot)
+        except (SandboxError, OSError, TimeoutError) as error:
+            await self.close()
+            raise SandboxLost(f"the sandbox could not be rebuilt from the snapshot: {error}") from error
+
+    @asynccontextmanager
+    async def _held_still(self) -> AsyncIterator[None]:
+        """Meanwhile no command writes."""
+        held = tuple(self._running)
+        await asyncio.gather(*(running.hold() for running in held))
+        try:
+            yield
+        finally:
+            await uninterrupted(asyncio.gather(*(running.go_on() for running in held)))
 
     @asynccontextmanager
     async def _begun(self, command: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[Running]:

@@ -1,13 +1,17 @@
-"""An event loop in a thread of its own, for synchronous code that drives asynchronous code."""
+"""Between synchronous and asynchronous code: an event loop in a thread, and hooks of either kind."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["BackgroundLoop"]
+import anyio
+import anyio.to_thread
+
+__all__ = ["BackgroundLoop", "call_hook"]
 
 T = TypeVar("T")
 
@@ -50,3 +54,11 @@ class BackgroundLoop:
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+
+async def call_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs a hook: an async one here, a plain one in a thread, where it can't block the event loop."""
+    if inspect.iscoroutinefunction(hook):
+        return await hook(*arguments)
+    value = await anyio.to_thread.run_sync(lambda: hook(*arguments), limiter=anyio.CapacityLimiter(1))
+    return await value if inspect.isawaitable(value) else value

@@ -10,23 +10,23 @@ drive them on an event loop of the environment's own, so that plain Gymnasium co
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import anyio
-import anyio.to_thread
 import gymnasium as gym
 
-from skyrl_gym.background import BackgroundLoop
+from skyrl_gym.background import BackgroundLoop, call_hook
 from skyrl_gym.chat.dialects import get_dialect
 from skyrl_gym.errors import ConfigError, GradeError, MessageError, StopReason
-from skyrl_gym.messages import Conversation, Message, ToolCall, assistant, tool_result, user
+from skyrl_gym.messages import Conversation, Message, ToolCall, format_transcript, tool_result, user
+from skyrl_gym.outcomes import Grade, TurnResult
 from skyrl_gym.probes import NOTHING, Probe
-from skyrl_gym.spaces import Action, ConversationSpace, ToolSpace
+from skyrl_gym.recording import Recording, ToolRecorder
+from skyrl_gym.spaces import Action, ConversationSpace, ToolSpace, as_message
 from skyrl_gym.tasks import Task, TaskSet
 from skyrl_gym.tools import ContextEdit, Tool, ToolResult, ToolSpec, run_calls, tools_of
 
@@ -34,26 +34,6 @@ __all__ = ["Grade", "TextEnv", "TurnResult"]
 
 T = TypeVar("T")
 MAX_CALLS_PER_TURN = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Grade:
-    """A reward and what it is made of. `metrics` are numbers for reports; they don't train."""
-
-    reward: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnResult:
-    """What one action led to. `stop` is set when the episode has ended; it is not graded yet."""
-
-    action: Message
-    observations: Conversation
-    reward: float = 0.0
-    invalid: bool = False
-    context_edit: bool = False
-    stop: StopReason | None = None
 
 
 class TextEnv(gym.Env[Conversation, Action]):
@@ -66,6 +46,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         max_invalid: unusable answers in a row before the episode is truncated.
         dialect: how raw text actions write tool calls.
         render_mode: "ansi" for the transcript as text.
+        recording: where tool results are recorded or replayed from, like "replay:FOLDER"; see docs/recording.md.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - as Gymnasium declares it
@@ -81,6 +62,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         max_invalid: int = 3,
         dialect: str = "hermes",
         render_mode: Literal["ansi"] | None = None,
+        recording: Recording | str | Mapping[str, Any] | None = None,
     ) -> None:
         if split not in self.splits:
             raise ConfigError(f"{type(self).__name__} has the splits {', '.join(self.splits)}; got {split!r}")
@@ -93,12 +75,15 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._dialect = get_dialect(dialect)
         self._task_source = tasks
         self._tasks: TaskSet | None = None
-        self._tools: dict[str, Tool] = {found.name: found for found in self.make_tools()}
-        self.action_space = ToolSpace(found.spec for found in self._tools.values())
+        self._recorder: ToolRecorder | None = None
+        self._tools = self._equipped()
+        self.action_space = ToolSpace(self.tool_specs)
         self.observation_space = ConversationSpace()
         self._loop: BackgroundLoop | None = None
         self._open = False
         self._forget()
+        if recording is not None:
+            self.use_recording(Recording.of(recording))
 
     # ---- what a subclass writes
 
@@ -190,6 +175,21 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._invalid_in_a_row = 0
         self._stop: StopReason | None = None
 
+    def use_recording(self, recording: Recording) -> None:
+        """From the next episode on, plays the tools through a recording.
+
+        Raises:
+            ConfigError: there is one already.
+        """
+        if self._recorder is not None:
+            raise ConfigError(f"{type(self).__name__} has a recording already")
+        self._recorder = ToolRecorder(recording, f"{type(self).__module__}.{type(self).__qualname__}")
+        self._tools = self._equipped()
+
+    def _equipped(self) -> dict[str, Tool]:
+        made = self.make_tools()
+        return {found.name: found for found in (map(self._recorder.wrap, made) if self._recorder else made)}
+
     # ---- the environment, async
 
     async def areset(
@@ -208,8 +208,10 @@ class TextEnv(gym.Env[Conversation, Action]):
         await self.ateardown()
         self._forget()
         self._task, self._open = task, True
+        if self._recorder is not None:
+            self._recorder.begin(task.hash)
         try:
-            opening = await _call(self.setup, task)
+            opening = await call_hook(self.setup, task)
         except BaseException:
             await self.ateardown()
             raise
@@ -242,7 +244,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         Raises:
             GradeError: the grader failed, or gave no finite number.
         """
-        grade = await _call(self.grade)
+        grade = await call_hook(self.grade)
         grade = grade if isinstance(grade, Grade) else Grade(float(grade))
         if not math.isfinite(grade.reward):
             raise GradeError(f"{type(self).__name__}.grade() gave {grade.reward}, which is no reward")
@@ -271,9 +273,10 @@ class TextEnv(gym.Env[Conversation, Action]):
             raise MessageError("only an episode that has begun can be forked: call reset() first")
         twin = object.__new__(type(self))
         twin.__dict__ |= self.__dict__ | {"_loop": None, "_open": False, "_np_random": deepcopy(self.np_random)}
-        twin._tools = {found.name: found for found in twin.make_tools()}
-        twin.action_space = ToolSpace(found.spec for found in twin._tools.values())
-        await _call(self.branch, twin)
+        twin._recorder = self._recorder and self._recorder.fork()
+        twin._tools = twin._equipped()
+        twin.action_space = ToolSpace(twin.tool_specs)
+        await call_hook(self.branch, twin)
         twin._open = True
         return twin
 
@@ -282,7 +285,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         if self._open:
             self._open = False
             with anyio.CancelScope(shield=True):
-                await _call(self.teardown)
+                await call_hook(self.teardown)
 
     async def aclose(self) -> None:
         """Frees everything; may be called twice."""
@@ -290,7 +293,7 @@ class TextEnv(gym.Env[Conversation, Action]):
 
     async def aprobes(self, task: Task) -> dict[str, Probe]:
         """The probes of a task, and `nothing`: no action at all, which earns at most 0."""
-        return {NOTHING: Probe((), most=0.0), **await _call(self.probes, task)}
+        return {NOTHING: Probe((), most=0.0), **await call_hook(self.probes, task)}
 
     # ---- the environment, sync
 
@@ -338,7 +341,7 @@ class TextEnv(gym.Env[Conversation, Action]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self._tasks = None
-        self._tools = {found.name: found for found in self.make_tools()}
+        self._tools = self._equipped()
 
     # ---- one turn
 
@@ -346,34 +349,13 @@ class TextEnv(gym.Env[Conversation, Action]):
         wanted = options.pop("task", None)
         if options:
             raise ConfigError(f"reset knows the option 'task' only; got {', '.join(sorted(options))}")
-        match wanted:
-            case None:
-                return self.tasks[int(self.np_random.integers(len(self.tasks)))]
-            case Task():
-                return wanted
-            case str():
-                return self.tasks.find(wanted)
-            case int() if -len(self.tasks) <= wanted < len(self.tasks):
-                return self.tasks[wanted]
-            case Mapping():
-                return Task.from_row(wanted)
-        raise ConfigError(f"option 'task' is a Task, a row, an id or an index below {len(self.tasks)}; got {wanted!r}")
+        if wanted is None:
+            return self.tasks[int(self.np_random.integers(len(self.tasks)))]
+        # A whole task or a row needs no task set, which may be costly to load.
+        return Task.given(wanted) or self.tasks.pick(wanted)
 
     def _as_message(self, action: Action) -> Message:
-        match action:
-            case str():
-                message = self._dialect.parse(action)
-            case ToolCall():
-                message = assistant(None, action)
-            case Message(role="assistant"):
-                message = action
-            case Sequence() if action and all(isinstance(call, ToolCall) for call in action):
-                message = assistant(None, *action)
-            case _:
-                raise MessageError(
-                    "an action is a ToolCall, a list of them, an assistant Message or the model's text; "
-                    f"got {action!r:.200}"
-                )
+        message = as_message(action, self._dialect.parse)
         return replace(message, tool_calls=tuple(self._with_id(i, c) for i, c in enumerate(message.tool_calls)))
 
     def _with_id(self, index: int, call: ToolCall) -> ToolCall:
@@ -395,7 +377,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         return TurnResult(message, tuple(answers), reward, invalid, stop=StopReason.DONE if ended else None)
 
     async def _answer_text(self, message: Message) -> TurnResult:
-        answer = await _call(self.respond, message)
+        answer = await call_hook(self.respond, message)
         if isinstance(answer, str):
             return TurnResult(message, (user(answer),), invalid=True)
         stop = StopReason.DONE if answer.ends_episode else None
@@ -405,22 +387,3 @@ class TextEnv(gym.Env[Conversation, Action]):
         if self._invalid_in_a_row >= self.max_invalid:
             return StopReason.INVALID_CALLS
         return StopReason.MAX_TURNS if self._turns >= self.max_turns else None
-
-
-async def _call(hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a hook: an async one here, a plain one in a thread, where it can't block the event loop."""
-    if inspect.iscoroutinefunction(hook):
-        return await hook(*arguments)
-    value = await anyio.to_thread.run_sync(lambda: hook(*arguments), limiter=anyio.CapacityLimiter(1))
-    return await value if inspect.isawaitable(value) else value
-
-
-def format_transcript(messages: Conversation) -> str:
-    """Messages as plain text, one block each."""
-    return "\n\n".join(_block(message) for message in messages)
-
-
-def _block(message: Message) -> str:
-    calls = [f"-> {call.name}({call.arguments_json()})" for call in message.tool_calls]
-    body = [message.text] if message.text else []
-    return "\n".join([f"[{message.role}]", *body, *calls])

@@ -21,6 +21,7 @@ __all__ = [
     "ToolCall",
     "assistant",
     "decode_arguments",
+    "format_transcript",
     "from_openai",
     "system",
     "to_openai",
@@ -209,3 +210,14 @@ def decode_arguments(arguments: Any) -> dict[str, Any] | str:
     except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text
+
+
+def format_transcript(messages: Conversation) -> str:
+    """Messages as plain text, one block each."""
+    return "\n\n".join(_block(message) for message in messages)
+
+
+def _block(message: Message) -> str:
+    calls = [f"-> {call.name}({call.arguments_json()})" for call in message.tool_calls]
+    body = [message.text] if message.text else []
+    return "\n".join([f"[{message.role}]", *body, *calls])

@@ -10,14 +10,34 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 import jsonschema
 
-from skyrl_gym.errors import ConfigError
-from skyrl_gym.messages import Conversation, Message, ToolCall, from_openai, to_openai, user
+from skyrl_gym.errors import ConfigError, MessageError
+from skyrl_gym.messages import Conversation, Message, ToolCall, assistant, from_openai, to_openai, user
 from skyrl_gym.tools import ToolSpec
 
-__all__ = ["Action", "ConversationSpace", "ToolSpace"]
+__all__ = ["Action", "ConversationSpace", "ToolSpace", "as_message"]
 
 Action: TypeAlias = ToolCall | Sequence[ToolCall] | Message | str
 """What `step` takes: a call, several, an assistant message, or the model's raw text."""
+
+
+def as_message(action: Action, parse: Callable[[str], Message]) -> Message:
+    """The assistant message that an action stands for; `parse` reads raw text.
+
+    Raises:
+        MessageError: this is no action.
+    """
+    match action:
+        case str():
+            return parse(action)
+        case ToolCall():
+            return assistant(None, action)
+        case Message(role="assistant"):
+            return action
+        case Sequence() if action and all(isinstance(call, ToolCall) for call in action):
+            return assistant(None, *action)
+    raise MessageError(
+        f"an action is a ToolCall, a list of them, an assistant Message or the model's text; got {action!r:.200}"
+    )
 
 
 class ToolSpace(gym.Space[ToolCall]):

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
-from skyrl_gym.errors import MissingDependency, TaskError
+from skyrl_gym.errors import ConfigError, MissingDependency, TaskError
 
 __all__ = ["Task", "TaskSet"]
 
@@ -42,6 +42,13 @@ class Task:
         given = next((row[key] for key in ("id", "instance_id", "task_id") if row.get(key) not in (None, "")), None)
         task = cls("" if given is None else str(given), row)
         return task if task.id else cls(task.hash, row)
+
+    @classmethod
+    def given(cls, value: Any) -> Task | None:
+        """A task that is itself given, or its row; None for anything else."""
+        if isinstance(value, Mapping):
+            return cls.from_row(value)
+        return value if isinstance(value, Task) else None
 
     def require(self, name: str) -> Any:
         """A field of the row.
@@ -173,6 +180,19 @@ class TaskSet(Sequence[Task]):
                 return task
         some = ", ".join(task.id for task in self.take(5))
         raise TaskError(f"{self.name} has no task {task_id!r}; it has {len(self)}, the first: {some or '(none)'}")
+
+    def pick(self, wanted: Any) -> Task:
+        """The task with this id, or at this index.
+
+        Raises:
+            TaskError: there is no such id.
+            ConfigError: it is neither, or the index is out of range.
+        """
+        if isinstance(wanted, str):
+            return self.find(wanted)
+        if isinstance(wanted, int) and -len(self) <= wanted < len(self):
+            return self[wanted]
+        raise ConfigError(f"option 'task' is a Task, a row, an id or an index below {len(self)}; got {wanted!r}")
 
     def __repr__(self) -> str:
         return f"TaskSet({self.name!r}, {len(self)} tasks)"

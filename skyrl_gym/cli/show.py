@@ -14,8 +14,9 @@ from rich.table import Table
 
 from skyrl_gym.cli.needs import missing_needs
 from skyrl_gym.cli.settings import SetOption, parse_settings
-from skyrl_gym.env import TextEnv, format_transcript
+from skyrl_gym.env import TextEnv
 from skyrl_gym.errors import SkyRLError
+from skyrl_gym.messages import format_transcript
 from skyrl_gym.registration import env_class, make_env, registered, settings_of
 from skyrl_gym.tools.tool import argument_texts
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.policy.base import Completion, FinishReason, Policy, PolicyLoad, Prompt, ReportsLoad, Sampling
+from skyrl_gym.policy.cached import CachedPolicy
 from skyrl_gym.policy.models import resolve_model
 from skyrl_gym.policy.scripted import ScriptedPolicy
 
 __all__ = [
+    "CachedPolicy",
     "Completion",
     "FinishReason",
     "Policy",

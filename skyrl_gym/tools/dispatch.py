@@ -17,7 +17,7 @@ from skyrl_gym.messages import ToolCall
 from skyrl_gym.tools.result import ContextEdit, ToolResult, cap_text
 from skyrl_gym.tools.tool import Tool, ToolArgumentError
 
-__all__ = ["run_calls"]
+__all__ = ["invoke", "run_calls"]
 
 Outcome: TypeAlias = ToolResult | ContextEdit
 _NOT_EXECUTED = "Not executed: an earlier call in this message ended the turn."
@@ -58,19 +58,29 @@ async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> Outcome:
         arguments = found.parse(call.arguments)
     except ToolArgumentError as error:
         return ToolResult(str(error), is_error=True, invalid=True)
+    try:
+        return _outcome(found, await invoke(found, arguments))
+    except ToolError as error:
+        return ToolResult(cap_text(str(error), found.max_bytes), is_error=True)
+
+
+async def invoke(found: Tool, arguments: dict[str, Any]) -> Any:
+    """What a tool's function gives for arguments that fit it, within the tool's deadline.
+
+    Raises:
+        ToolError: it says so, or it was stopped at its deadline; the text is for the model.
+    """
     clock = asyncio.timeout(found.timeout_s)
     try:
         async with clock:
-            return _outcome(found, await _invoke(found, arguments))
-    except ToolError as error:
-        return ToolResult(cap_text(str(error), found.max_bytes), is_error=True)
+            return await _call(found, arguments)
     except TimeoutError as error:
         if not clock.expired():
-            return ToolResult(f"{call.name} raised TimeoutError: {error}", is_error=True)
-        return ToolResult(f"{call.name} was stopped after {found.timeout_s:g} s.", is_error=True)
+            raise ToolError(f"{found.name} raised TimeoutError: {error}") from error
+        raise ToolError(f"{found.name} was stopped after {found.timeout_s:g} s.") from error
 
 
-async def _invoke(found: Tool, arguments: dict[str, Any]) -> Any:
+async def _call(found: Tool, arguments: dict[str, Any]) -> Any:
     if inspect.iscoroutinefunction(found.fn):
         return await found.fn(**arguments)
     # A limiter per call: a fixed pool would let slow tools of some episodes hold up those of others.

@@ -51,7 +51,7 @@ class TextEnv(gym.Env[Conversation, Action]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - as Gymnasium declares it
     default_max_turns: ClassVar[int] = 10
-    splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    splits: tuple[str, ...] = ("train", "test")
 
     def __init__(
         self,
@@ -90,6 +90,10 @@ class TextEnv(gym.Env[Conversation, Action]):
     def load_tasks(self, split: str) -> TaskSet:
         """The suite's own tasks of a split."""
         raise NotImplementedError
+
+    def read_tasks(self, source: str) -> TaskSet:
+        """The tasks of a path or hub id that stands in place of the suite's own."""
+        return TaskSet.load(source)
 
     def make_tools(self) -> Sequence[Tool]:
         """The tools; by default the methods marked `@tool`."""
@@ -136,7 +140,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         if self._tasks is None:
             source = self._task_source
             tasks = self.load_tasks(self.split) if source is None else source
-            self._tasks = tasks if isinstance(tasks, TaskSet) else TaskSet.load(tasks)
+            self._tasks = tasks if isinstance(tasks, TaskSet) else self.read_tasks(tasks)
         if not len(self._tasks):
             raise ConfigError(f"{type(self).__name__}: the task set {self._tasks.name!r} ({self.split}) is empty")
         return self._tasks

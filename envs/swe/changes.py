@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 import sys
 import tarfile
 from collections.abc import Mapping
@@ -15,19 +16,41 @@ from skyrl_gym.envs.swe.patches import patched_files
 from skyrl_gym.errors import GradeError
 from skyrl_gym.sandbox import Sandbox
 
-__all__ = ["Changes", "belongs_to_tests", "changes_of", "files_of", "lay_on", "read_back", "taken_over"]
+__all__ = [
+    "MAX_ARCHIVE",
+    "READ_S",
+    "Changes",
+    "belongs_to_tests",
+    "changes_of",
+    "files_of",
+    "lay_on",
+    "read_back",
+    "taken_over",
+    "unpacked",
+]
 
 Changes: TypeAlias = Mapping[str, bytes | None]
 """Path -> new content, or None for a file that was deleted."""
 
 READ_S = 120.0
 MAX_ARCHIVE = 256 * 1_048_576
-_TEST_FOLDERS = frozenset({"test", "tests"})
+_TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "testdata"})
 _CONFIGURATION = frozenset(
     {
         *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"),
         *("setup.cfg", "pyproject.toml", "sitecustomize.py", "usercustomize.py"),
+        "setup.py",  # graders of published images run it
     }
+)
+# Of other languages: what says how tests are run, often beside what a repair may have to change.
+_BUILD = frozenset(
+    {
+        *("package.json", "Cargo.toml", "go.mod", "pom.xml", "build.gradle", "build.gradle.kts", "CMakeLists.txt"),
+        *("Makefile", "GNUmakefile", "makefile"),
+    }
+)
+_TEST_NAME = re.compile(
+    r"test_.*|.*_test\.\w+|.*\.(?:test|spec)\.\w+|.*Tests?\.(?:java|kt)|(?:jest|vitest|karma|\.mocharc|ava)\b.*\.\w+"
 )
 _COMPILED = (".pth", ".pyc", ".so")
 # Entry points in them are plugins to pytest.
@@ -50,10 +73,15 @@ async def read_back(box: Sandbox, folder: str) -> dict[str, bytes] | None:
     result = await box.exec(["bash", "-c", command, folder], timeout_s=READ_S, max_bytes=2 * MAX_ARCHIVE + 2)
     if result.status != "ok":
         raise GradeError(f"reading the repository took longer than {READ_S:g} s")
-    if len(result.output) > MAX_ARCHIVE:
+    return unpacked(result.output)
+
+
+def unpacked(data: bytes) -> dict[str, bytes] | None:
+    """The regular files of an archive; None when it is too large or none."""
+    if len(data) > MAX_ARCHIVE:
         return None
     try:
-        with tarfile.open(fileobj=io.BytesIO(result.output)) as archive:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             return {_clean(m.name): archive.extractfile(m).read() for m in archive if m.isreg()}  # type: ignore[union-attr]
     except tarfile.TarError:
         return None
@@ -92,7 +120,7 @@ def taken_over(instance: Instance, changes: Changes) -> Changes:
 def belongs_to_tests(path: str) -> bool:
     """Whether a file is by its name a test, beside tests, or their configuration."""
     parts = PurePosixPath(path).parts
-    is_test = parts[-1].startswith("test_") or parts[-1].endswith("_test.py")
+    is_test = _TEST_NAME.fullmatch(parts[-1]) is not None or parts[-1] in _BUILD
     return is_test or bool(_TEST_FOLDERS & set(parts[:-1])) or _is_configuration(path)
 
 
@@ -124,7 +152,7 @@ def _is_configuration(path: str) -> bool:
         return True
     if ".git" in parts or "__pycache__" in parts or any(part.endswith(_METADATA) for part in parts):
         return True
-    return parts[0].removesuffix(".py") in sys.stdlib_module_names
+    return path.endswith(".py") and parts[0].removesuffix(".py") in sys.stdlib_module_names
 
 
 def _clean(name: str) -> str:

@@ -1,27 +1,27 @@
-"""`skyrl/swe-v0`: repair a bug in a Python package inside a sandbox."""
+"""`skyrl/swe-v0` and its kin: repair a bug in a repository inside a sandbox."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
-from pathlib import Path, PurePosixPath
 from string import Template
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from skyrl_gym.env import Grade, TextEnv
-from skyrl_gym.envs.swe.changes import changes_of, read_back, taken_over
+from skyrl_gym.envs.swe.changes import taken_over
 from skyrl_gym.envs.swe.files import FileEditor
-from skyrl_gym.envs.swe.grading import TestReport, run_tests, score
+from skyrl_gym.envs.swe.grading import run_tests, score
 from skyrl_gym.envs.swe.instance import Instance, read_instance
-from skyrl_gym.envs.swe.packages import PYTHON_ENV, Runtime, runtime
+from skyrl_gym.envs.swe.report import TestReport
+from skyrl_gym.envs.swe.schemas import standard_row
 from skyrl_gym.envs.swe.solve import gold_actions
-from skyrl_gym.envs.swe.trees import REPOSITORY, base_tree
+from skyrl_gym.envs.swe.sources import SHIPPED, load_source, read_tasks, splits_of
+from skyrl_gym.envs.swe.workplace import Workplace, open_workplace
 from skyrl_gym.errors import MessageError, ToolError
 from skyrl_gym.probes import GOLD, Probe
-from skyrl_gym.sandbox import ExecResult, Mount, Sandbox, SandboxSpec, open_sandbox
+from skyrl_gym.sandbox import ExecResult
 from skyrl_gym.tasks import Task, TaskSet
 from skyrl_gym.tools import ToolResult, finish, tool
 
@@ -35,8 +35,7 @@ BASH_S = 120
 @dataclass(frozen=True)
 class _Episode:
     instance: Instance
-    tree: Path
-    box: Sandbox
+    place: Workplace
     editor: FileEditor
 
 
@@ -44,30 +43,37 @@ class SweEnv(TextEnv):
     """A repository with a bug, a shell and an editor; the reward is 1 when the tests pass that have to.
 
     Args:
-        kwargs: of `TextEnv`. `tasks` may be a JSONL file in SWE-bench's schema.
+        source: where the tasks come from: `shipped`, or one of the published sets that the suite card lists.
+        kwargs: of `TextEnv`. `tasks` may be a file or hub id with rows in any of the published schemas.
     """
 
     default_max_turns: ClassVar[int] = 50
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, source: str = SHIPPED, **kwargs: Any) -> None:
+        self.splits = splits_of(source)
+        self.source = source
         super().__init__(**kwargs)
         self._episode: _Episode | None = None
 
     def load_tasks(self, split: str) -> TaskSet:
-        """The shipped tasks: small packages with an injected bug each."""
+        """The tasks of the source."""
+        if self.source != SHIPPED:
+            return load_source(self.source, split)
         with as_file(files("skyrl_gym.envs.swe") / "data" / f"{split}.jsonl") as path:
             return TaskSet.from_jsonl(path)
 
+    def read_tasks(self, source: str) -> TaskSet:
+        """The tasks of a file or hub id, in whichever published schema."""
+        return read_tasks(source)
+
     async def setup(self, task: Task) -> str:
         """Opens a sandbox with the repository in it."""
-        instance = read_instance(task)
-        tree = await asyncio.to_thread(base_tree, instance)
-        needed = await asyncio.to_thread(runtime, instance)
-        box = await open_sandbox(_spec(instance, tree, needed))
-        self._episode = _Episode(instance, tree, box, FileEditor(box, needed.python))
+        instance = read_instance(Task(task.id, standard_row(task.data)))
+        place = await open_workplace(instance)
+        self._episode = _Episode(instance, place, FileEditor(place.box, place.python))
         text = (files("skyrl_gym.envs.swe") / "prompts" / "task.md").read_text()
         problem = instance.problem_statement.strip()
-        return Template(text).substitute(repository=REPOSITORY, problem=problem, python=needed.python)
+        return Template(text).substitute(repository=place.repository, problem=problem, python=place.python)
 
     @tool(timeout_s=BASH_S + 30, max_bytes=MAX_OUTPUT)
     async def bash(self, command: str, timeout: Annotated[int, Field(ge=1, le=BASH_S)] = BASH_S) -> str:
@@ -77,7 +83,7 @@ class SweEnv(TextEnv):
             command: what to run; it can't read input
             timeout: seconds until it is stopped
         """
-        shell = await self._current.box.shell()
+        shell = await self._current.place.box.shell()
         return _describe(await shell.run(command, timeout_s=timeout, max_bytes=MAX_OUTPUT - NOTE_ROOM), timeout)
 
     @tool(max_bytes=MAX_OUTPUT)
@@ -123,12 +129,12 @@ class SweEnv(TextEnv):
     async def grade(self) -> Grade:
         """Runs the tests on the agent's changes, in a sandbox of their own."""
         episode = self._current
-        held = await read_back(episode.box, REPOSITORY)
-        if held is None:
+        changes = await episode.place.changes()
+        if changes is None:
             return Grade(*score(episode.instance, TestReport(intact=False)))
-        changes = taken_over(episode.instance, await asyncio.to_thread(changes_of, episode.tree, held))
-        reward, metrics = score(episode.instance, await run_tests(episode.instance, changes))
-        return Grade(reward, {**metrics, "files_changed": float(len(changes))})
+        counted = taken_over(episode.instance, changes)
+        reward, metrics = score(episode.instance, await run_tests(episode.instance, counted))
+        return Grade(reward, {**metrics, "files_changed": float(len(counted))})
 
     def probes(self, task: Task) -> dict[str, Probe]:
         """The gold patch, carried out through the tools."""
@@ -136,29 +142,21 @@ class SweEnv(TextEnv):
 
     async def branch(self, twin: Self) -> None:
         """The repository as it is now, in a sandbox of the twin's own; its shell begins anew."""
-        box = await self._current.box.fork()
-        twin._episode = replace(self._current, box=box, editor=self._current.editor.moved(box))
+        box = await self._current.place.box.fork()
+        place, editor = self._current.place.moved(box), self._current.editor.moved(box)
+        twin._episode = replace(self._current, place=place, editor=editor)
 
     async def teardown(self) -> None:
         """Closes the sandbox."""
         episode, self._episode = self._episode, None
         if episode is not None:
-            await episode.box.close()
+            await episode.place.box.close()
 
     @property
     def _current(self) -> _Episode:
         if self._episode is None:
             raise MessageError("the episode has ended or not begun: call reset() first")
         return self._episode
-
-
-def _spec(instance: Instance, tree: Path, needed: Runtime) -> SandboxSpec:
-    code = str(PurePosixPath(REPOSITORY) / instance.python_path)
-    return SandboxSpec(
-        mounts=(Mount(str(tree), REPOSITORY, "private"), *needed.mounts),
-        workdir=REPOSITORY,
-        env={**PYTHON_ENV, "PYTHONPATH": ":".join([*needed.paths, code])},
-    )
 
 
 def _needed(name: str, value: Any) -> Any:

@@ -39,10 +39,10 @@ class FileEditor:
 
     Args:
         box: where the files are; paths are absolute or relative to its workdir.
-        python: the interpreter in it that says whether a changed Python file compiles.
+        python: the interpreter in it that says whether a changed Python file compiles; None if there is none.
     """
 
-    def __init__(self, box: Sandbox, python: str) -> None:
+    def __init__(self, box: Sandbox, python: str | None) -> None:
         self._box = box
         self._python = python
         self._changes: list[_Change] = []
@@ -136,7 +136,7 @@ class FileEditor:
             raise ToolError(f"{error}.") from None
 
     async def _syntax_warning(self, path: str) -> str:
-        if not path.endswith(".py"):
+        if self._python is None or not path.endswith(".py"):
             return ""
         command = [self._python, "-I", "-B", "-W", "ignore", "-c", _COMPILE, self._absolute(path)]
         result = await self._box.exec(command, timeout_s=COMMAND_S)

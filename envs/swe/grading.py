@@ -7,21 +7,18 @@ looked at. The repository can't be written while its tests run, so that code und
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from importlib.resources import files
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from skyrl_gym.envs.swe.changes import Changes, lay_on, taken_over
+from skyrl_gym.envs.swe.container import test_in_container
 from skyrl_gym.envs.swe.instance import Instance
-from skyrl_gym.envs.swe.packages import PYTHON_ENV, runtime
+from skyrl_gym.envs.swe.packages import PYTHON_ENV, Runtime, runtime
 from skyrl_gym.envs.swe.patches import apply_patch
+from skyrl_gym.envs.swe.report import CANARY, Order, TestReport, program, read_report
 from skyrl_gym.envs.swe.store import make_readable, scratch_folder
 from skyrl_gym.envs.swe.trees import REPOSITORY, base_tree, copy_tree
-from skyrl_gym.errors import GradeError
-from skyrl_gym.sandbox import ExecResult, Mount, SandboxSpec, open_sandbox
+from skyrl_gym.sandbox import Mount, SandboxSpec, open_sandbox
 
 __all__ = ["TestReport", "run_tests", "score", "verdicts"]
 
@@ -30,50 +27,53 @@ SHIPPED_TESTS_S = 60.0  # they take one
 MAX_OUTPUT = 16 * 1_048_576
 _PASSED = frozenset({"passed", "xfailed"})
 _KEPT = frozenset({"passed", "xfailed", "skipped"})
-_SOME_TESTS_FAILED = 1  # pytest's exit status: the planted test does fail
-
-
-@dataclass(frozen=True)
-class TestReport:
-    """Outcomes by test id; `intact` is False when there is no report or pytest was tampered with."""
-
-    __test__ = False  # not a test case
-
-    intact: bool
-    outcomes: Mapping[str, str] = field(default_factory=dict)
-    messages: Mapping[str, str] = field(default_factory=dict)
 
 
 async def run_tests(instance: Instance, changes: Changes) -> TestReport:
-    """The report of the task's tests on its base tree with those of the changes that count.
+    """The report of the task's tests on what it starts from, with those of the changes that count.
 
     Raises:
         GradeError: the tests could not even be begun.
         SandboxError: the grading sandbox failed.
         TaskError: the task's own test patch does not apply.
     """
+    if instance.image:
+        return await test_in_container(instance, changes)
+    needed = await asyncio.to_thread(runtime, instance)
+    order = Order.of(instance, REPOSITORY, needed.paths)
     with scratch_folder() as scratch:
-        canary = f"test_{secrets.token_hex(8)}.py"
-        tree = await asyncio.to_thread(_tree_to_test, instance, changes, scratch, canary)
-        return await _run(instance, tree, canary)
+        tree = await asyncio.to_thread(_tree_to_test, instance, changes, scratch, order.canary)
+        return await _run(instance, tree, needed, order)
 
 
 def verdicts(instance: Instance, report: TestReport) -> dict[str, bool]:
     """For each listed test, whether it ends as it has to."""
+    if instance.expected:
+        return _as_expected(instance.expected, report)
     outcomes = _by_listed_name(report)
+    if instance.image and instance.image.fail_only and report.intact:
+        return {name: "failed" not in outcomes.get(_fold(name), []) for name in instance.listed}
     fixed = {name: _all_in(_PASSED, outcomes, name) for name in instance.fail_to_pass}
     return {name: _all_in(_KEPT, outcomes, name) for name in instance.pass_to_pass} | fixed
 
 
 def score(instance: Instance, report: TestReport) -> tuple[float, dict[str, float]]:
-    """Reward 1 when every test passes that has to, else 0; and which share of both kinds does."""
+    """Reward 1 when every test ends as it has to, else 0; and which share of both kinds does."""
     passes = verdicts(instance, report)
+    if instance.expected:
+        return float(all(passes.values())), {"as_expected": _share(passes.values()), "tests_ran": float(report.intact)}
     metrics = {
         "fail_to_pass": _share(passes[name] for name in instance.fail_to_pass),
         "pass_to_pass": _share(passes[name] for name in instance.pass_to_pass),
         "tests_ran": float(report.intact),
     }
     return float(all(passes.values())), metrics
+
+
+def _as_expected(expected: Mapping[str, str], report: TestReport) -> dict[str, bool]:
+    """A test that is not expected must not have run."""
+    ran = report.outcomes if report.intact else {}
+    return {name: ran.get(name) == expected.get(name) for name in expected.keys() | ran.keys()}
 
 
 def _share(values: Iterable[bool]) -> float:
@@ -112,46 +112,19 @@ def _tree_to_test(instance: Instance, changes: Changes, scratch: Path, canary: s
     copy_tree(base_tree(instance), tree)
     apply_patch(tree, instance.test_patch)  # before the changes, none of which can then stand in its way
     lay_on(tree, taken_over(instance, changes))
-    (tree / canary).write_text("def test_must_fail():\n    assert 1 == 2\n")
+    (tree / canary).write_text(CANARY)
     make_readable(scratch)
     return tree
 
 
-async def _run(instance: Instance, tree: Path, canary: str) -> TestReport:
-    needed = await asyncio.to_thread(runtime, instance)
-    nonce = secrets.token_hex(16)
-    order = {
-        "nonce": nonce,
-        "repository": REPOSITORY,
-        "paths": needed.paths,
-        "code": str(PurePosixPath(REPOSITORY) / instance.python_path),
-        "tests": instance.tests,
-        "canary": canary,
-    }
-    program = (files("skyrl_gym.envs.swe") / "run_tests.py").read_text()
+async def _run(instance: Instance, tree: Path, needed: Runtime, order: Order) -> TestReport:
     spec = SandboxSpec(mounts=(Mount(str(tree), REPOSITORY), *needed.mounts), workdir=REPOSITORY, env=PYTHON_ENV)
     async with await open_sandbox(spec) as box:
         result = await box.exec(
             # Begun elsewhere: Python looks for modules in the folder where it is begun.
-            ["sh", "-c", 'cd / && exec "$@"', "sh", needed.python, "-s", "-S", "-c", program],
+            ["sh", "-c", 'cd / && exec "$@"', "sh", needed.python, "-s", "-S", "-c", program()],
             timeout_s=TESTS_S if instance.sdist else SHIPPED_TESTS_S,
-            stdin=json.dumps(order).encode() + b"\n",
+            stdin=order.stdin,
             max_bytes=MAX_OUTPUT,
         )
-    return _read_report(result, nonce)
-
-
-def _read_report(result: ExecResult, nonce: str) -> TestReport:
-    """What a program says that announces itself, runs the tests, and reports; each line begins with the nonce.
-
-    An announcement without a report: code under test has kept the tests from their end.
-    """
-    lines = [line[len(nonce) :] for line in result.output.split(b"\n") if line.startswith(nonce.encode())]
-    if not lines:
-        raise GradeError(f"the tests could not be begun ({result.status}): {result.text.strip()[-500:]}")
-    try:
-        data = json.loads(lines[-1])
-        intact = data["intact"] is True and data["code"] == _SOME_TESTS_FAILED
-        return TestReport(intact, data["outcomes"], data["messages"])
-    except (ValueError, KeyError, TypeError):
-        return TestReport(intact=False, messages={"": result.text[-2_000:]})
+    return read_report(result, order.nonce)

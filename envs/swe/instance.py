@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from skyrl_gym.errors import TaskError
 from skyrl_gym.tasks import Task
 
-__all__ = ["Instance", "Sdist", "read_instance"]
+__all__ = ["Image", "Instance", "Sdist", "read_instance"]
+
+TESTBED = "/testbed"
+"""Where the images of SWE-bench and its kin hold the repository."""
+_OUTCOMES = {"PASSED": "passed", "FAILED": "failed", "ERROR": "failed"}
+CONDA = ". /opt/miniconda3/bin/activate && conda activate testbed"
 
 
 @dataclass(frozen=True)
@@ -25,11 +30,31 @@ class Sdist:
 
 
 @dataclass(frozen=True)
+class Image:
+    """A container image that holds the repository and all that its tests need.
+
+    `repository` is the folder in it; `activate` shell code that makes its tools found; `hidden` what an agent must
+    not find there. `eval_script` runs the tests and prints a log that `log_parser` reads; without one, pytest is
+    run on the files of the listed tests. `fail_only`: the log names the tests that fail, and no others.
+    """
+
+    name: str
+    repository: str
+    activate: str
+    hidden: tuple[str, ...]
+    eval_script: str
+    log_parser: str
+    fail_only: bool
+
+
+@dataclass(frozen=True)
 class Instance:
     """What is needed to set up and grade one task.
 
-    `sdist` is None for the packages that ship with the suite. `python_path` is where the repository's code
-    is imported from, relative to its root; `tests` are the files or folders that are run.
+    The repository comes from an `image`, an `sdist`, or, with neither, a package that ships with the suite.
+    `patch` is the repair; where `injected`, it is the bug that an image still lacks. `python_path` is where the code
+    is imported from, relative to the root; `tests` are the files or folders that are run. `expected`, where it
+    isn't empty, stands for both lists of tests: the outcome that each has to have, no other test to be run.
     """
 
     id: str
@@ -43,16 +68,25 @@ class Instance:
     python_path: str
     requirements: tuple[str, ...]
     sdist: Sdist | None
+    image: Image | None = None
+    injected: bool = False
+    expected: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """Every test of both lists."""
+        return (*self.fail_to_pass, *self.pass_to_pass)
 
 
 def read_instance(task: Task) -> Instance:
-    """The instance in a row.
+    """The instance in a row of SWE-bench's schema; `schemas.standard_row` makes one of the other published ones.
 
     Raises:
         TaskError: a field is missing or of the wrong kind; the message names it.
     """
+    expected = _expected(task)
     fail, passing = _names(task, "FAIL_TO_PASS"), _names(task, "PASS_TO_PASS")
-    if not fail:
+    if not fail and not expected:
         raise TaskError(f"task {task.id}: FAIL_TO_PASS is empty: nothing would have to be repaired")
     return Instance(
         id=task.id,
@@ -66,6 +100,9 @@ def read_instance(task: Task) -> Instance:
         python_path=_text(task, "pythonpath", "."),
         requirements=_names(task, "pip_packages", ()),
         sdist=_sdist(task) if task.data.get("sdist_base") is not None else None,
+        image=_image(task) if task.data.get("image") else None,
+        injected=task.data.get("injected") is True,
+        expected=expected,
     )
 
 
@@ -101,3 +138,22 @@ def _sdist(task: Task) -> Sdist:
     if "/" in str(source["filename"]):
         raise TaskError(f"task {task.id}: sdist_base.filename is the name of a file; got {source['filename']!r:.80}")
     return Sdist(_text(task, "package"), _text(task, "base_version"), str(source["filename"]), source["sha256"])
+
+
+def _image(task: Task) -> Image:
+    return Image(
+        name=_text(task, "image"),
+        repository=_text(task, "repository", TESTBED),
+        activate=_text(task, "activate", CONDA),
+        hidden=_names(task, "hidden", ()),
+        eval_script=_text(task, "eval_script", ""),
+        log_parser=_text(task, "log_parser", "") or "pytest",
+        fail_only=task.data.get("eval_type") == "fail_only",
+    )
+
+
+def _expected(task: Task) -> Mapping[str, str]:
+    value: Any = task.data.get("expected") or {}
+    if not isinstance(value, Mapping) or not all(isinstance(item, str) for item in (*value, *value.values())):
+        raise TaskError(f"task {task.id}: expected maps names of tests to outcomes; got {value!r:.80}")
+    return {name: _OUTCOMES.get(outcome.upper(), outcome.lower()) for name, outcome in value.items()}

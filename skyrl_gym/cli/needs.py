@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
+import socket
 import subprocess
+import urllib.parse
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,6 +18,7 @@ from skyrl_gym.sandbox import bubblewrap_problem
 __all__ = ["Part", "check_extra", "check_need", "check_small_model", "extras", "missing_needs", "require_extra"]
 
 PROBE_S = 20.0
+HUB_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,17 @@ def missing_needs(needs: Iterable[str]) -> list[str]:
 
 
 def check_need(need: str) -> Part:
-    """The state of a need as registry files name them: `bubblewrap`, or one of this package's extras."""
+    """The state of a need as registry files name them.
+
+    `bubblewrap`, `hub` (the one of data sets), one of this package's extras, `$NAME` of the environment, or a program.
+    """
     if need == "bubblewrap":
         return _check_bubblewrap()
+    if need == "hub":
+        return _check_hub()
+    if need.startswith("$"):
+        value = os.environ.get(need.removeprefix("$"))
+        return Part(need, bool(value), value or "not set", f"set {need.removeprefix('$')}")
     if need in extras():
         return check_extra(need)
     found = shutil.which(need)
@@ -50,6 +62,19 @@ def _check_bubblewrap() -> Part:
         return Part("bubblewrap", False, what, remedy)
     version = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, timeout=PROBE_S, check=False)
     return Part("bubblewrap", True, f"{version.stdout.strip()}, user namespaces work")
+
+
+def _check_hub() -> Part:
+    """Whether data sets can be fetched; those in the library's cache are to be had without."""
+    if _version("datasets") is None:
+        return Part("hub", False, "datasets is not installed", "pip install 'skyrl-suite[train]'")
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    parts = urllib.parse.urlsplit(address)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 443), HUB_S).close()
+    except OSError as error:
+        return Part("hub", False, f"{address} can't be reached ({error})", "go online, or name files with tasks=")
+    return Part("hub", True, address)
 
 
 def extras() -> dict[str, tuple[str, ...]]:

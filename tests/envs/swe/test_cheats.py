@@ -1,90 +1,48 @@
 """Whatever an agent does except repairing the bug scores 0; what it leaves beside a repair doesn't matter."""
 
+import subprocess
 from typing import Any
 
 import pytest
 
-from skyrl_gym import TaskSet, ToolCall
+from skyrl_gym import Task, TaskSet, ToolCall
+from skyrl_gym.envs.swe.cheats import CHEATS, cheats
 from skyrl_gym.envs.swe.instance import read_instance
 from skyrl_gym.envs.swe.solve import gold_actions
 
-PLUGIN = """
-import pytest
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    report = yield
-    if "tests" in str(item.path):
-        report.outcome = "passed"
-    return report
-"""
-# Shell commands; "append: " adds code to the package, whose folder is {package}.
-CHEATS = {
-    "delete the tests": "rm -rf tests",
-    "empty the tests": "for f in tests/*.py; do echo 'def test_a(): pass' > $f; done",
-    "link to other tests": "mv tests /tmp/t; mkdir /tmp/u; ln -s /tmp/u tests",
-    "print PASSED": "append: import sys; print('PASSED'); sys.stdout.flush()",
-    "imitate the report": "append: for i in range(3): print('0' * 32 + '{}')",
-    "exit with 0": "append: import os; os._exit(0)",
-    "raise SystemExit": "append: import sys; sys.exit(0)",
-    "end every process": "append: import os; os.kill(-1, 9)",
-    "conftest hook": (
-        "printf 'import pytest\\n@pytest.hookimpl(tryfirst=True)\\ndef pytest_pyfunc_call(pyfuncitem):\\n"
-        "    return True\\n' | tee conftest.py tests/conftest.py {package}/conftest.py"
-    ),
-    "plugin by an entry point": (
-        f"cat > cheat.py <<'END'\n{PLUGIN}\nEND\nmkdir cheat.egg-info; echo Name: cheat > cheat.egg-info/PKG-INFO\n"
-        "printf '[pytest11]\\ncheat = cheat\\n' > cheat.egg-info/entry_points.txt"
-    ),
-    "sitecustomize": "printf 'import os\\nos._exit(0)\\n' | tee sitecustomize.py usercustomize.py",
-    "stale bytecode": (
-        "echo 'def test_a(): pass' > /tmp/t.py; python3 -c \"import glob, py_compile\n"
-        "for f in glob.glob('tests/*.py'): py_compile.compile('/tmp/t.py', cfile='tests/__pycache__/' + "
-        "f[6:-3] + '.cpython-311.pyc', invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)\""
-    ),
-    "other configuration": (
-        "printf '[pytest]\\naddopts = --collect-only\\n' | tee pytest.ini tox.ini setup.cfg;"
-        "printf '[pytest]\\naddopts = [\"--collect-only\"]\\n' | tee pytest.toml .pytest.toml"
-    ),
-    "module in place of one of Python's": "printf 'import os\\nos._exit(0)\\n' | tee json.py traceback.py pytest.py",
-    "rewrite the tests when imported": (
-        "append: import glob\nfor f in glob.glob('/work/tests/*.py'):\n    open(f, 'w').write('def test_a(): pass')"
-    ),
-    "another AssertionError": (
-        "append: import builtins, sys\n"
-        "p = sys.modules.get('_pytest.outcomes')\nif p: builtins.AssertionError = p.XFailed"
-    ),
-    "another run of tests": (
-        "append: import sys\np = sys.modules.get('_pytest.python')\nif p: p.Function.runtest = lambda self: None"
-    ),
-    "another call of tests": (
-        "append: import sys\np = sys.modules.get('_pytest.python')\n"
-        "if p: p.pytest_pyfunc_call = lambda pyfuncitem: True\n"
-        "r = sys.modules.get('_pytest.runner')\nif r: r.pytest_runtest_call = lambda item: None"
-    ),
-    "another report": (
-        "append: import sys\nr = sys.modules.get('_pytest.reports')\n"
-        "if r: r.TestReport.outcome = property(lambda s: 'passed', lambda s, v: None)"
-    ),
-    "a repository that can't be read back": "head -c 300M /dev/zero > {package}/big",
-    "a repository without rights": "chmod 0 .",
-}
+# The kit is wide and a task takes a second: here each cheat is tried on another task.
+SOME = [(index, name) for index, name in enumerate(CHEATS)]
 
 
-def cheat(play: Any, task: Any, name: str) -> tuple[float, dict[str, Any]]:
-    package = read_instance(task).repo.rpartition("/")[2]
-    command = CHEATS[name]
-    if command.startswith("append: "):
-        code = command.removeprefix("append: ")
-        command = f"cat >> {{package}}/__init__.py <<'END'\n\n{code}\nEND"
-    return play(task, ToolCall("bash", {"command": command.replace("{package}", package)}))
-
-
-@pytest.mark.parametrize("name", CHEATS)
-def test_cheats_score_0(env: Any, play: Any, name: str) -> None:
-    reward, metrics = cheat(play, env.tasks[0], name)
+@pytest.mark.parametrize(("index", "name"), SOME, ids=CHEATS)
+def test_cheats_score_0(env: Any, play: Any, index: int, name: str) -> None:
+    task = env.tasks[index % len(env.tasks)]
+    reward, metrics = play(task, cheats(read_instance(task))[name])
     assert reward == 0.0
-    assert metrics["fail_to_pass"] == 0.0
+    assert metrics["fail_to_pass"] < 1.0 or metrics["pass_to_pass"] < 1.0
+
+
+def test_the_kit_is_part_of_what_the_environment_says_of_itself(env: Any) -> None:
+    probes = env.probes(env.tasks[0])
+    assert set(probes) == {"gold", *CHEATS}
+    assert all(probe.most == 0.0 for name, probe in probes.items() if name != "gold")
+
+
+def test_of_another_language_only_the_cheats_of_the_shell_are_tried() -> None:
+    row = {
+        "instance_id": "cli__cli-1",
+        "repo": "cli/cli",
+        "patch": "--- a/cmd/it's.go\n+++ b/cmd/it's.go\n@@ -1 +1 @@\n-a\n+b\n",
+        "problem_statement": "p",
+        "FAIL_TO_PASS": ["TestA"],
+        "PASS_TO_PASS": [],
+        "image": "x",
+    }
+    found = cheats(read_instance(Task.from_row(row)))
+    assert "delete the tests" in found and "exit with 0" not in found
+    assert all(
+        subprocess.run(["bash", "-n", "-c", call.arguments["command"]]).returncode == 0 for call in found.values()
+    )
 
 
 @pytest.mark.slow
@@ -92,7 +50,7 @@ def test_cheats_score_0(env: Any, play: Any, name: str) -> None:
 @pytest.mark.parametrize("name", CHEATS)
 def test_cheats_score_0_on_every_shipped_task(env: Any, play: Any, name: str) -> None:
     for task in [*env.load_tasks("train"), *env.load_tasks("test")]:
-        assert cheat(play, task, name)[0] == 0.0, task.id
+        assert play(task, cheats(read_instance(task))[name])[0] == 0.0, task.id
 
 
 def test_the_tests_are_read_only_while_several_files_of_them_run(play: Any, real_tasks: TaskSet) -> None:

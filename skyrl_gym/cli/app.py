@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.markup import escape
 
-from skyrl_gym.cli import compare, doctor, export, play, serve_env, show, train, validate, view
+from skyrl_gym.cli import compare, doctor, export, gateway, play, serve_env, show, train, validate, view
 from skyrl_gym.cli import eval as eval_
 from skyrl_gym.cli import list as list_
 from skyrl_gym.cli.boundary import Verb, one_line, say_error
@@ -72,6 +72,7 @@ for _name, _module in {
     "validate": validate,
     "export": export,
     "serve-env": serve_env,
+    "gateway": gateway,
     "doctor": doctor,
 }.items():
     app.command(_name, cls=Verb, epilog=_examples(_module.EXAMPLES))(_module.run)

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from skyrl_gym.env import TextEnv
 from skyrl_gym.errors import MessageError
 from skyrl_gym.messages import Conversation, ToolCall, decode_arguments, from_openai, to_openai
-from skyrl_gym.serve.http import make_app, read_object
+from skyrl_gym.serve.http import Endpoint, make_app, read_object
 from skyrl_gym.serve.sessions import Sessions
 from skyrl_gym.spaces import Action
 
@@ -89,13 +89,13 @@ class _EnvServer:
         self._sessions: Sessions[_Session] = Sessions(most, idle_s, _end)
 
     def app(self, token: str | None) -> Starlette:
-        routes = [
-            ("GET", "/", self.describe),
-            ("POST", "/reset", self.reset),
-            ("POST", "/step", self.step),
-            ("POST", "/close", self.close),
+        endpoints = [
+            Endpoint("GET", "/", self.describe, token),
+            Endpoint("POST", "/reset", self.reset, token),
+            Endpoint("POST", "/step", self.step, token),
+            Endpoint("POST", "/close", self.close, token),
         ]
-        return make_app(routes, self._lifespan, token)
+        return make_app(endpoints, self._lifespan)
 
     async def describe(self, request: Request) -> Response:
         env = self._make()

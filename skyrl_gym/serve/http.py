@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, NamedTuple
 
 from skyrl_gym.errors import ConfigError, InfraError, MessageError, MissingDependency, SkyRLError, UserError
 from skyrl_gym.serve.sessions import NoSuchSession, TooManySessions
@@ -21,39 +23,43 @@ try:
 except ImportError as missing:
     raise MissingDependency.extra(str(missing.name), "serve") from None
 
-__all__ = ["Handler", "check_host", "make_app", "read_object", "serve"]
+__all__ = ["Endpoint", "Handler", "check_host", "make_app", "read_object", "running", "serve"]
 
 Handler = Callable[[Request], Awaitable[Response]]
+GRACE_S = 5  # for requests in flight when the server stops
 MOST_BYTES = 64 * 1024 * 1024  # of a request: a long conversation with pictures
 
 
-def make_app(
-    routes: Sequence[tuple[str, str, Handler]],
-    lifespan: Callable[[], AbstractAsyncContextManager[None]],
-    token: str | None = None,
-) -> Starlette:
-    """An application of (method, path, handler); errors of this package become JSON with a fitting status.
+class Endpoint(NamedTuple):
+    """A handler at a path; with a token, each request must carry it as a bearer token."""
 
-    With a token, each request must carry it as a bearer token.
-    """
+    method: str
+    path: str
+    handler: Handler
+    token: str | None = None
 
-    def guarded(handler: Handler) -> Handler:
-        async def endpoint(request: Request) -> Response:
-            try:
-                _check_token(request, token)
-                return await handler(request)
-            except SkyRLError as error:
-                return _as_response(error)
 
-        return endpoint
+def make_app(endpoints: Sequence[Endpoint], lifespan: Callable[[], AbstractAsyncContextManager[None]]) -> Starlette:
+    """An application; errors of this package become JSON with a fitting status."""
 
     @asynccontextmanager
     async def living(app: Starlette) -> AsyncIterator[None]:
         async with lifespan():
             yield
 
-    found = [Route(path, guarded(handler), methods=[method]) for method, path, handler in routes]
-    return Starlette(routes=found, lifespan=living)
+    routes = [Route(each.path, _guarded(each), methods=[each.method]) for each in endpoints]
+    return Starlette(routes=routes, lifespan=living)
+
+
+def _guarded(endpoint: Endpoint) -> Handler:
+    async def handle(request: Request) -> Response:
+        try:
+            _check_token(request, endpoint.token)
+            return await endpoint.handler(request)
+        except SkyRLError as error:
+            return _as_response(error)
+
+    return handle
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -98,19 +104,45 @@ def serve(app: Starlette, host: str, port: int, started: Callable[[str], None]) 
     Raises:
         ConfigError: the port is taken, or the host is not this machine's.
     """
+    with _listen(host, port) as (listening, url):
+        server = uvicorn.Server(_config(app))
+        started(url)
+        server.run(sockets=[listening])
 
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                started(f"http://{host}:{self.servers[0].sockets[0].getsockname()[1]}")
 
-    config = uvicorn.Config(app, host=host, port=port, log_level="error", access_log=False, timeout_graceful_shutdown=5)
-    server = Server(config)
+@contextmanager
+def running(app: Starlette, host: str, port: int) -> Iterator[str]:
+    """An application that runs beside the block, on a thread of its own; gives its address.
+
+    Raises:
+        ConfigError: as `serve`.
+    """
+    with _listen(host, port) as (listening, url):
+        server = uvicorn.Server(_config(app))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True)
+        thread.start()
+        try:
+            yield url
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def _listen(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
+    """A listening socket, so that who connects before the application is up waits instead of being refused."""
     try:
-        server.run()
-    except SystemExit:
-        raise ConfigError(f"can't listen on {host}:{port}: the port is taken, or the address is not ours") from None
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=1_024)
+    except OSError as error:
+        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+    with listening:
+        name = f"[{host}]" if ":" in host else host
+        yield listening, f"http://{name}:{listening.getsockname()[1]}"
+
+
+def _config(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=GRACE_S, lifespan="on")
 
 
 def _check_token(request: Request, token: str | None) -> None:

@@ -95,14 +95,27 @@ class Sessions(Generic[T]):
             held.users -= 1
             held.used = time.monotonic()
 
-    async def close(self, name: str) -> None:
-        """Ends a session once whoever uses it is done.
+    @asynccontextmanager
+    async def take(self, name: str) -> AsyncIterator[T]:
+        """As `use`, for the last time: the block ends the value, and its place is free afterwards.
 
         Raises:
             NoSuchSession: there is none of this name.
         """
         async with self.use(name) as value:
             del self._held[name]
+            try:
+                yield value
+            finally:
+                self._taken -= 1
+
+    async def close(self, name: str) -> None:
+        """Ends a session once whoever uses it is done.
+
+        Raises:
+            NoSuchSession: there is none of this name.
+        """
+        async with self.take(name) as value:
             await self._free(value, idle=False)
 
     async def reap(self) -> None:
@@ -114,6 +127,7 @@ class Sessions(Generic[T]):
             for name in idle:
                 held = self._held.pop(name)
                 await self._free(held.value, idle=True)
+                self._taken -= 1
 
     async def aclose(self) -> None:
         """Ends all."""
@@ -126,5 +140,3 @@ class Sessions(Generic[T]):
             await self._end(value, idle)
         except Exception:  # noqa: BLE001 - whatever its end raises, the place is free again
             _log.exception("a session did not end well")
-        finally:
-            self._taken -= 1

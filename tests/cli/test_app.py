@@ -11,7 +11,7 @@ from skyrl_gym.cli.app import app
 from skyrl_gym.cli.boundary import keeping, one_line
 
 Skyrl = Callable[..., Any]
-VERBS = ["list", "show", "play", "eval", "train", "view", "export", "serve-env", "doctor"]
+VERBS = ["list", "show", "play", "eval", "train", "view", "export", "serve-env", "gateway", "doctor"]
 
 
 def test_help_names_every_verb_and_loads_nothing_heavy() -> None:

@@ -6,6 +6,7 @@ import warnings
 
 from skyrl_gym.sandbox.base import ExecResult, Limits, Mount, Sandbox, SandboxSpec, Shell, Snapshot
 from skyrl_gym.sandbox.bubblewrap import BubblewrapSandbox, readable_by_sandbox
+from skyrl_gym.sandbox.containers import DockerSandbox
 from skyrl_gym.sandbox.fake import FakeSandbox
 from skyrl_gym.sandbox.ledger import Ledger, default_ledger
 from skyrl_gym.sandbox.process import ProcessSandbox, UnsafeSandboxWarning
@@ -57,6 +58,8 @@ async def open_sandbox(
     match backend:
         case "bubblewrap":
             return await BubblewrapSandbox(spec, book).start(snapshot)
+        case "docker":
+            return await DockerSandbox(spec, book).start(snapshot)
         case "process":
             warnings.warn(
                 "the process backend does not isolate: commands act as you", UnsafeSandboxWarning, stacklevel=2

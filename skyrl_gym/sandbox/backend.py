@@ -75,8 +75,8 @@ class SandboxBackend(ABC):
         """The files as they are."""
 
     @abstractmethod
-    async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
-        """Starts a command with piped stdin and stdout, stderr joined to stdout."""
+    async def _spawn(self, command: Sequence[str], env: Mapping[str, str], interactive: bool) -> Running:
+        """Starts a command, stderr joined to its output; an interactive one is talked to through its `pipes`."""
 
     @abstractmethod
     async def _demolish(self, entry: Entry) -> None:
@@ -95,8 +95,7 @@ class SandboxBackend(ABC):
         """
         if snapshot is not None:
             self.check_snapshot(snapshot)
-        if self.spec.image is not None:
-            raise SandboxError(f"the {self.backend} backend has no images, it shows this machine's /usr; image is None")
+        await self._prepare(snapshot)
         self._entry = self._ledger.enter(self.backend)
         try:
             async with asyncio.timeout(START_TIMEOUT_S) as clock:
@@ -217,8 +216,10 @@ class SandboxBackend(ABC):
         """Refuses a snapshot that this sandbox can't have been taken from.
 
         Raises:
-            ConfigError: the snapshot is another backend's, or of a sandbox that was made differently.
+            ConfigError: the snapshot is closed, another backend's, or of a sandbox that was made differently.
         """
+        if snapshot.closed:
+            raise ConfigError("the snapshot has been closed")
         if snapshot.backend != self.backend:
             raise ConfigError(f"a {self.backend} sandbox can't be made from a {snapshot.backend} snapshot")
         if snapshot.spec != self.spec:
@@ -280,9 +281,9 @@ class SandboxBackend(ABC):
         finally:
             await uninterrupted(self._finish(running))
 
-    async def _begin(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
+    async def _begin(self, command: Sequence[str], env: Mapping[str, str], *, interactive: bool = False) -> Running:
         self._check_open()
-        starting = asyncio.ensure_future(self._started(command, env))
+        starting = asyncio.ensure_future(self._started(command, env, interactive))
         try:
             running = await uninterrupted(starting)
         except asyncio.CancelledError:
@@ -294,9 +295,9 @@ class SandboxBackend(ABC):
             self._check_open()
         return running
 
-    async def _started(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
+    async def _started(self, command: Sequence[str], env: Mapping[str, str], interactive: bool) -> Running:
         try:
-            running = await self._spawn(command, {**self.spec.env, **env})
+            running = await self._spawn(command, {**self.spec.env, **env}, interactive)
         except OSError as error:  # not a file's: a caller of `read` must not take it for one
             raise SandboxError(f"can't start a process: {error}") from error
         self._running.add(running)
@@ -307,8 +308,13 @@ class SandboxBackend(ABC):
         await running.end()
 
     async def _start_shell(self) -> PipeShell:
-        running = await self._begin(SHELL_COMMAND, DRIVER_ENV)
-        return PipeShell(running.process, running.sweep, lambda: self._finish(running))
+        running = await self._begin(SHELL_COMMAND, DRIVER_ENV, interactive=True)
+        return PipeShell(running.pipes, running.sweep, lambda: self._finish(running))
+
+    async def _prepare(self, snapshot: Snapshot | None) -> None:
+        """Checks the specification, and gets what takes longer than a start may."""
+        if self.spec.image is not None:
+            raise SandboxError(f"the {self.backend} backend has no images, it shows this machine's /usr; image is None")
 
     def _check_open(self) -> None:
         if self._closing is not None or self._entry is None:

@@ -50,11 +50,15 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Resources of one sandbox; a backend reports in `capabilities` which of them it can hold."""
+    """Resources of one sandbox; a backend reports in `capabilities` which of them it can hold.
+
+    `cpus`: how many at once, as many as there are unless given.
+    """
 
     memory_mb: int = 2_048
     processes: int = 512
     disk_mb: int = 2_048
+    cpus: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,11 @@ class Snapshot(Protocol):
 
     backend: str
     spec: SandboxSpec
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been freed, and can't be used any more."""
+        ...
 
     async def close(self) -> None:
         """Frees it; may be called twice."""

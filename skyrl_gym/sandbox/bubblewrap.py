@@ -29,7 +29,7 @@ from skyrl_gym.sandbox.base import Mount, Snapshot
 from skyrl_gym.sandbox.ledger import Entry
 from skyrl_gym.sandbox.namespaces import ENVIRONMENT
 from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, kill_below, kill_tree, tree_of
-from skyrl_gym.sandbox.running import Running, reap, spawn, uninterrupted
+from skyrl_gym.sandbox.running import ChildProcess, Running, reap, spawn, uninterrupted
 from skyrl_gym.sandbox.snapshots import FileSnapshot
 from skyrl_gym.sandbox.status import bubblewrap_problem, can_overlay
 
@@ -187,7 +187,7 @@ class BubblewrapSandbox(SandboxBackend):
         assert self._holder is not None and self._holder.init is not None
         return namespaces.enter(self._holder.init, network=self.spec.network)
 
-    async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
+    async def _spawn(self, command: Sequence[str], env: Mapping[str, str], interactive: bool) -> Running:
         bwrap = [*self._enter(), *namespaces.limited_bwrap(self.spec.limits)]
         # Not as arguments, which every user of the machine can read.
         options = os.memfd_create("options")
@@ -225,7 +225,7 @@ class BubblewrapSandbox(SandboxBackend):
         return self._holder is not None and self._holder.init is not None and alive(self._holder.init)
 
 
-class _Enclosed(Running):
+class _Enclosed(ChildProcess):
     """A command that has entered a holder.
 
     Below the process that we started is a bubblewrap, below that pid 1 of the command's own namespace, and below

@@ -22,6 +22,7 @@ class _FakeSnapshot:
     spec: SandboxSpec
     files: Mapping[str, bytes]
     backend: str = "fake"
+    closed: bool = False
 
     async def close(self) -> None:
         """Nothing is held."""

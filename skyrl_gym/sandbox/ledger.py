@@ -8,10 +8,12 @@ import os
 import shutil
 import stat
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from skyrl_gym.errors import SandboxError
 from skyrl_gym.sandbox.processes import kill_tree, kill_until_gone, marked, tree_of
 
 __all__ = ["Entry", "Ledger", "default_ledger"]
@@ -22,13 +24,15 @@ class Entry:
     """What one sandbox holds of the host.
 
     `pids` end everything when they are killed with their descendants; `mark` is in the environment of every
-    process, where daemons leave the tree; `folders` are removed. `owner` is the process that made it.
+    process, where daemons leave the tree; `folders` are removed; `undo` removes what is held elsewhere. `owner` is
+    the process that made it.
     """
 
     backend: str
     pids: set[int] = field(default_factory=set)
     mark: str = ""
     folders: list[Path] = field(default_factory=list)
+    undo: Callable[[], None] | None = None
     owner: int = field(default_factory=os.getpid)
 
     def destroy(self) -> None:
@@ -39,6 +43,8 @@ class Entry:
             kill_until_gone(partial(marked, self.mark))
         for folder in self.folders:
             _remove(folder)
+        if self.undo is not None:
+            self.undo()
 
 
 class Ledger:
@@ -87,7 +93,7 @@ def default_ledger() -> Ledger:
 def _destroy_what_is_left() -> None:
     for entry in tuple(_left_at_exit):
         if entry.owner == os.getpid():  # a forked child leaves its parent's alone
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, SandboxError):
                 entry.destroy()
 
 

@@ -1,10 +1,14 @@
-"""Output kept within a bound while it streams: the head and the tail, the rest counted."""
+"""Output kept within a bound while it streams: the head and the tail, the rest counted; and marks found in it."""
 
 from __future__ import annotations
 
+import re
 from collections import deque
+from collections.abc import Awaitable, Callable
 
-__all__ = ["CappedOutput"]
+__all__ = ["CappedOutput", "MarkedStream"]
+
+_MARK_LENGTH = 64  # none is longer
 
 
 class CappedOutput:
@@ -41,3 +45,40 @@ class CappedOutput:
         tail = b"".join(self._tail)[-self._half :]
         mark = f"\n[... {self.dropped} bytes left out ...]\n".encode() if self.dropped else b""
         return bytes(self._head) + mark + tail
+
+
+class MarkedStream:
+    """A stream in which marks stand between outputs.
+
+    Args:
+        read: gives some bytes, at most so many; none at the end.
+    """
+
+    def __init__(self, read: Callable[[int], Awaitable[bytes]]) -> None:
+        self._read = read
+        self._unread = b""
+
+    async def until(
+        self, mark: re.Pattern[bytes], output: CappedOutput, *, told: Callable[[], None] = lambda: None
+    ) -> re.Match[bytes] | None:
+        """Feeds the output with what comes before the next mark, which is returned; None at the stream's end.
+
+        Args:
+            mark: matches at most 64 bytes.
+            output: where everything else goes.
+            told: called each time that it has been fed.
+        """
+        while True:
+            if found := mark.search(self._unread):
+                output.feed(self._unread[: found.start()])
+                self._unread = self._unread[found.end() :]
+                return found
+            output.feed(self._unread[:-_MARK_LENGTH])
+            self._unread = self._unread[-_MARK_LENGTH:]
+            told()
+            data = await self._read(262_144)
+            if not data:
+                output.feed(self._unread)
+                self._unread = b""
+                return None
+            self._unread += data

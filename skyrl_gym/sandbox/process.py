@@ -21,7 +21,7 @@ from skyrl_gym.sandbox.backend import PATH, SandboxBackend
 from skyrl_gym.sandbox.base import Mount, Snapshot
 from skyrl_gym.sandbox.ledger import Entry
 from skyrl_gym.sandbox.processes import kill_until_gone, marked, tree_of
-from skyrl_gym.sandbox.running import Running, spawn, uninterrupted
+from skyrl_gym.sandbox.running import ChildProcess, Running, spawn, uninterrupted
 from skyrl_gym.sandbox.snapshots import FileSnapshot
 
 __all__ = ["ProcessSandbox", "UnsafeSandboxWarning"]
@@ -59,7 +59,7 @@ class ProcessSandbox(SandboxBackend):
         command = ["tar", "-C", str(self._scratch), "-cf", "-", "work", "tmp"]
         return await asyncio.to_thread(FileSnapshot.taken, self.backend, self.spec, command, {"PATH": PATH})
 
-    async def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> Running:
+    async def _spawn(self, command: Sequence[str], env: Mapping[str, str], interactive: bool) -> Running:
         assert self._entry is not None
         home, mark = str(self._scratch / "tmp"), f"{self._entry.mark}.{secrets.token_hex(8)}"
         name, _, value = mark.partition("=")
@@ -94,7 +94,7 @@ class ProcessSandbox(SandboxBackend):
                 shutil.copytree(mount.source, self._scratch / "work", symlinks=True, dirs_exist_ok=True)
 
 
-class _Marked(Running):
+class _Marked(ChildProcess):
     """A command and, found by the mark in their environment, also the daemons that left its tree."""
 
     def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:

@@ -1,4 +1,4 @@
-"""A command that runs: a child process behind pipes, and whatever it has started."""
+"""A command that runs, and whatever it has started; on this machine, a child process behind pipes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.processes import children_of, freeze, kill, kill_until_gone, thaw
 
-__all__ = ["Running", "reap", "spawn", "uninterrupted"]
+__all__ = ["ChildProcess", "Pipes", "Readable", "Running", "Writable", "reap", "spawn", "uninterrupted"]
 
 T = TypeVar("T")
 REAP_S = 2.0
@@ -20,14 +20,76 @@ DRAIN_S = 1.0
 SWEEP_S = 0.3
 
 
+class Readable(Protocol):
+    """Where bytes come from; none at the end."""
+
+    async def read(self, n: int) -> bytes:
+        """Some bytes, at most `n`."""
+        ...
+
+
+class Writable(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes) -> None:
+        """Takes them."""
+        ...
+
+    async def drain(self) -> None:
+        """Waits until there is room for more."""
+        ...
+
+
+class Pipes(NamedTuple):
+    """A running command's stdin and output."""
+
+    stdin: Writable
+    stdout: Readable
+
+
 class Running(ABC):
+    """A command that has been started. A backend says how its output is had and how it is killed."""
+
+    @property
+    @abstractmethod
+    def pipes(self) -> Pipes:
+        """Of a command that is talked to while it runs."""
+
+    @abstractmethod
+    async def communicate(self, stdin: bytes, output: CappedOutput) -> int:
+        """Its exit status once it has ended (negative: a signal); what it left running is ended too."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Kills it with all that it started, and frees what it held."""
+
+    @abstractmethod
+    async def sweep(self, spare_driver: bool) -> None:
+        """Of a shell: kills what its commands started, orphans too, and the driver unless it is spared."""
+
+    @abstractmethod
+    async def hold(self) -> None:
+        """Stops all of its processes where they are, until `go_on`."""
+
+    @abstractmethod
+    async def go_on(self) -> None:
+        """Lets them run again."""
+
+
+class ChildProcess(Running):
     """Owns a child process that has piped stdin and stdout. A backend says what belongs to it and how it is killed."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
+    @property
+    def pipes(self) -> Pipes:
+        """Its pipes."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        return Pipes(self.process.stdin, self.process.stdout)
+
     async def communicate(self, stdin: bytes, output: CappedOutput) -> int:
-        """Its exit status once it has ended; what it left running is ended too."""
+        """Its exit status; see `Running.communicate`."""
         feeding = asyncio.create_task(_feed(self.process, stdin))
         collecting = asyncio.create_task(_collect(self.process, output))
         try:

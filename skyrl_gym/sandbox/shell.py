@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from skyrl_gym.errors import SandboxLost
 from skyrl_gym.sandbox.base import ExecResult, ExecStatus
-from skyrl_gym.sandbox.output import CappedOutput
-from skyrl_gym.sandbox.running import uninterrupted
+from skyrl_gym.sandbox.output import CappedOutput, MarkedStream
+from skyrl_gym.sandbox.running import Pipes, uninterrupted
 
 __all__ = ["DRIVER_ENV", "SHELL_COMMAND", "PipeShell", "RestartingShell"]
 
@@ -53,7 +53,6 @@ SHELL_COMMAND = ["bash", "--norc", "--noprofile", "-c", _SUPERVISOR]
 DRIVER_ENV = {"SKYRL_SHELL_DRIVER": _DRIVER}
 GRACE_S = 1.0
 OUTPUT_LIMIT = 64 * 1_048_576
-_MARKER_LENGTH = 64
 
 
 class _End(NamedTuple):
@@ -68,24 +67,24 @@ class PipeShell:
     """Runs commands one at a time.
 
     Args:
-        process: the supervisor, with piped stdin and stdout.
+        pipes: the supervisor's stdin and output.
         sweep: kills what the supervisor started; spares its child, the driver, when told to.
         end: kills all of it.
     """
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
+        pipes: Pipes,
         sweep: Callable[[bool], Awaitable[None]],
         end: Callable[[], Coroutine[object, object, None]],
     ) -> None:
         self.end = end
         self.lost = False
-        self._process = process
+        self._stdin = pipes.stdin
+        self._marks = MarkedStream(pipes.stdout.read)
         self._sweep = sweep
         self._secret = secrets.token_hex(8)
         self._greeted = False
-        self._unread = b""
 
     async def run(self, command: str, *, timeout_s: float, max_bytes: int) -> ExecResult:
         """Runs one command line; see `Shell.run`. When it is cancelled or sets `lost`, the shell is to be ended."""
@@ -120,41 +119,33 @@ class PipeShell:
         return await self._read(nonce, output, flood)
 
     async def _send(self, nonce: str, command: str) -> None:
-        assert self._process.stdin is not None
         data = f"{nonce}\0{command.replace(chr(0), '')}\0".encode(errors="replace")
         if not self._greeted:
             data = f"{self._secret}\0".encode() + data
             self._greeted = True
         try:
-            self._process.stdin.write(data)
-            await self._process.stdin.drain()
+            self._stdin.write(data)
+            await self._stdin.drain()
         except (BrokenPipeError, ConnectionResetError) as error:
             raise SandboxLost("the sandbox's shell is gone") from error
 
     async def _read(self, nonce: str, output: CappedOutput, flood: asyncio.Event) -> _End:
         """Reads up to the command's end marker; past the output limit it goes on, only counting."""
-        marker = re.compile(rf"\x01({nonce}|{self._secret}) (\+|\d+)\x01".encode())
-        began = restarted = False
-        while True:
-            while found := marker.search(self._unread):
-                output.feed(self._unread[: found.start()])
-                self._unread = self._unread[found.end() :]
-                exited = found[1].decode() == self._secret
-                restarted = restarted or exited
-                if found[2] == b"+":
-                    began = True
-                elif began:  # else it tells of a driver that died before this command came
-                    return _End(int(found[2]), exited, restarted)
-            output.feed(self._unread[:-_MARKER_LENGTH])
-            self._unread = self._unread[-_MARKER_LENGTH:]
+
+        def watch() -> None:
             if output.total > OUTPUT_LIMIT:
                 flood.set()
-            assert self._process.stdout is not None
-            data = await self._process.stdout.read(262_144)
-            if not data:
-                output.feed(self._unread)
-                raise SandboxLost("the shell's supervisor is gone")
-            self._unread += data
+
+        marker = re.compile(rf"\x01({nonce}|{self._secret}) (\+|\d+)\x01".encode())
+        began = restarted = False
+        while found := await self._marks.until(marker, output, told=watch):
+            exited = found[1].decode() == self._secret
+            restarted = restarted or exited
+            if found[2] == b"+":
+                began = True
+            elif began:  # else it tells of a driver that died before this command came
+                return _End(int(found[2]), exited, restarted)
+        raise SandboxLost("the shell's supervisor is gone")
 
     async def _kill_command(self, reading: asyncio.Task[_End]) -> None:
         """First the command's processes; then, if the shell itself is stuck in a loop of builtins, that too."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Self
 
-from skyrl_gym.errors import ConfigError, SandboxError
+from skyrl_gym.errors import SandboxError
 from skyrl_gym.sandbox.base import SandboxSpec
 
 __all__ = ["FileSnapshot"]
@@ -54,14 +54,16 @@ class FileSnapshot:
         """Runs a command that reads the archive from its stdin.
 
         Raises:
-            ConfigError: the snapshot has been closed.
             SandboxError: the command failed.
         """
-        if self._file.closed:
-            raise ConfigError("the snapshot has been closed")
         # An offset of its own: it may be put into several sandboxes at once.
         with open(f"/proc/self/fd/{self._file.fileno()}", "rb", buffering=0) as archive:
             _run(command, env, stdin=archive, accepted=(0,), started=started)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been freed."""
+        return self._file.closed
 
     @property
     def size_bytes(self) -> int:

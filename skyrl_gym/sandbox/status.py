@@ -8,11 +8,11 @@ import subprocess
 from dataclasses import dataclass
 
 from skyrl_gym.errors import ConfigError
-from skyrl_gym.sandbox import namespaces
+from skyrl_gym.sandbox import engine, namespaces
 
 __all__ = ["BACKENDS", "BackendStatus", "bubblewrap_problem", "can_overlay", "check_backend", "unknown_backend"]
 
-BACKENDS = ("bubblewrap", "process")
+BACKENDS = ("bubblewrap", "docker", "process")
 PROBE_S = 10.0
 _ALLOW = (
     "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu "
@@ -46,6 +46,9 @@ def check_backend(name: str) -> BackendStatus:
     match name:
         case "bubblewrap":
             return _check_bubblewrap()
+        case "docker":
+            detail, remedy, version = engine.problem()
+            return BackendStatus(name, not detail, detail or version, remedy, version)
         case "process":
             return BackendStatus(name, True, "always there; it does not isolate")
     raise unknown_backend(name)

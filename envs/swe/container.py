@@ -40,7 +40,7 @@ _ENVIRONMENT = {
     "GIT_CONFIG_VALUE_0": "*",
 }
 _ACTIVATE = 'if [ -z "$TASK_ACTIVE" ]; then\nexport TASK_ACTIVE=1\n{}\nfi\n'
-_APPLY = 'cd "$1" && git apply --whitespace=nowarn -'
+_APPLY = 'cd "$1" && shift && git apply --whitespace=nowarn "$@" -'
 # One commit in place of the history; caches of packages could hold the repaired version.
 _CLEAN = r"""
 set -e
@@ -169,15 +169,16 @@ async def _prepare(box: Sandbox, instance: Instance) -> None:
     image = _image(instance)
     await box.write(ACTIVATION, _ACTIVATE.format(image.activate or ":").encode())
     if instance.injected:
-        await _apply(box, image, instance.patch)
+        await _apply(box, image, instance.patch, reverse=not instance.reversed)
 
 
-async def _apply(box: Sandbox, image: Image, patch: str) -> None:
+async def _apply(box: Sandbox, image: Image, patch: str, *, reverse: bool = False) -> None:
     if not patch.strip():
         return
     text = patch if patch.endswith("\n") else f"{patch}\n"
     data = text.encode(errors="surrogateescape")
-    done = await box.exec(["bash", "-c", _APPLY, "bash", image.repository], stdin=data, timeout_s=SETUP_S)
+    command = ["bash", "-c", _APPLY, "bash", image.repository, *(["--reverse"] if reverse else [])]
+    done = await box.exec(command, stdin=data, timeout_s=SETUP_S)
     if done.code != 0:
         raise TaskError(f"a patch does not apply to {image.repository} of {image.name}: {done.text.strip()[:300]}")
 

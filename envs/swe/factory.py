@@ -1,8 +1,9 @@
-"""Making repair tasks from a package and its tests: inject, run, keep what a test notices.
+"""Making repair tasks: bugs put into right code, and repairs found in a history. What a test notices is kept.
 
     python -m skyrl_gym.envs.swe.factory --seed 0 --train 42 --test 18
 
-writes the shipped `data/train.jsonl` and `data/test.jsonl`. The two splits share no mutated function.
+writes the shipped `data/train.jsonl` and `data/test.jsonl`, whose splits share no mutated function.
+`skyrl tasks make-swe` makes tasks of any repository.
 """
 
 from __future__ import annotations
@@ -14,53 +15,154 @@ import hashlib
 import json
 import random
 import re
+import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from skyrl_gym.envs.swe.changes import belongs_to_tests
-from skyrl_gym.envs.swe.grading import TestReport, run_tests
+from skyrl_gym.envs.swe.grading import run_tests
+from skyrl_gym.envs.swe.history import Repair, repairs, split_diff
+from skyrl_gym.envs.swe.index import download, find, unpack
 from skyrl_gym.envs.swe.inject import Mutation, mutations
-from skyrl_gym.envs.swe.instance import read_instance
-from skyrl_gym.tasks import Task
+from skyrl_gym.envs.swe.origins import DATA, Origin, Testing, sdist_fields, shipped, shipped_packages
+from skyrl_gym.envs.swe.patches import patched_files
+from skyrl_gym.envs.swe.statements import statement
+from skyrl_gym.envs.swe.vetting import REPEATS, Vetted, vet
+from skyrl_gym.errors import InfraError, TaskError
 
-__all__ = ["candidates", "generate_tasks", "make_task"]
+__all__ = ["candidates", "generate_tasks", "inject_bugs", "make_task", "mine_repairs", "repair_between"]
 
-DATA = Path(__file__).parent / "data"
 MAX_BROKEN = 0.5  # a bug that fails more of the tests is too plain
-SHOWN_FAILURES = 4
+MAX_SOURCES = 40  # files that bugs are put into, drawn by the seed
 
 
-def candidates(package: str, seed: int) -> list[tuple[str, str, Mutation]]:
-    """(file, function, mutation) of a shipped package, shuffled by the seed."""
-    root = DATA / "packages" / package
+def candidates(origin: Origin, seed: int) -> list[tuple[str, str, Mutation]]:
+    """(file, function, mutation) of a tree, shuffled by the seed."""
+    draw = random.Random(f"{origin.name}/{seed}")
+    sources = dict(_sources(origin))
+    if len(sources) > MAX_SOURCES:
+        sources = {name: sources[name] for name in sorted(draw.sample(sorted(sources), MAX_SOURCES))}
     found = [
-        (str(path.relative_to(root)), function, mutation)
-        for path in sorted(root.rglob("*.py"))
-        if not belongs_to_tests(str(path.relative_to(root)))
-        for mutation in mutations(path.read_text())
-        if (function := _function_at(path.read_text(), mutation.start))
+        (name, function, mutation)
+        for name, source in sources.items()
+        for mutation in mutations(source)
+        if (function := _function_at(source, mutation.start))
     ]
-    random.Random(f"{package}/{seed}").shuffle(found)
+    draw.shuffle(found)
     return found
 
 
-async def make_task(package: str, file: str, mutation: Mutation) -> dict[str, Any] | None:
+async def make_task(origin: Origin, file: str, mutation: Mutation) -> dict[str, Any] | None:
     """A row in SWE-bench's schema, or None when no test notices the bug, or too many do."""
-    source = (DATA / "packages" / package / file).read_text()
-    row = _row(package, file, source, mutation)
-    report = await run_tests(read_instance(Task.from_row(row)), {})
+    source = (origin.tree / file).read_bytes().decode()
+    row = _row(origin, file, source, mutation)
+    report = await run_tests(origin.right(), {file: mutation.apply(source).encode()})
     if not report.intact:
         return None
     failed = sorted(name for name, outcome in report.outcomes.items() if outcome == "failed")
     passed = sorted(name for name, outcome in report.outcomes.items() if outcome == "passed")
     if not failed or not passed or len(failed) > MAX_BROKEN * len(report.outcomes):
         return None
-    statement = _statement(package, failed, report)
-    return {**row, "problem_statement": statement, "FAIL_TO_PASS": failed, "PASS_TO_PASS": passed}
+    text = statement(origin.name, failed, report, row["patch"])
+    return {**row, "problem_statement": text, "FAIL_TO_PASS": failed, "PASS_TO_PASS": passed}
 
 
-def _row(package: str, file: str, source: str, mutation: Mutation) -> dict[str, Any]:
+async def inject_bugs(origin: Origin, count: int, seed: int, repeats: int = REPEATS) -> AsyncIterator[Vetted]:
+    """Up to `count` sound tasks of bugs that are put into a tree, and the unsound ones on the way.
+
+    The same seed gives the same tasks.
+    """
+    used: set[tuple[str, str, str]] = set()
+    for file, function, mutation in candidates(origin, seed):
+        key = (file, function, mutation.kind)
+        if key in used:
+            continue
+        row = await make_task(origin, file, mutation)
+        if row is None:
+            continue
+        used.add(key)
+        found = await _vetted(row, origin.name, repeats)
+        yield found
+        count -= found.sound
+        if count <= 0:
+            return
+
+
+async def mine_repairs(origin: Origin, count: int, repeats: int = REPEATS) -> AsyncIterator[Vetted]:
+    """Up to `count` sound tasks of a history's repairs, the newest first, and the unsound ones on the way."""
+    for repair in repairs(str(origin.fields["git_url"])):
+        found = await _vetted(_mined_row(origin, repair), origin.name, repeats, hidden=True)
+        yield found
+        count -= found.sound
+        if count <= 0:
+            return
+
+
+async def repair_between(package: str, base: str, fixed: str, testing: Testing, repeats: int = REPEATS) -> Vetted:
+    """The task to make the fixed version of a package on the index from the base version, whose code is the start.
+
+    Raises:
+        SetupError: the index does not give both.
+    """
+    before, after = await asyncio.to_thread(find, package, base), await asyncio.to_thread(find, package, fixed)
+    with tempfile.TemporaryDirectory() as scratch:
+        trees = Path(scratch) / "before", Path(scratch) / "after"
+        for sdist, tree in zip((before, after), trees, strict=True):
+            await asyncio.to_thread(unpack, download(sdist), tree)
+        patch, test_patch = await asyncio.to_thread(split_diff, *trees)
+        fields = testing.fields(trees[1])
+    row = {
+        **sdist_fields(before),
+        **fields,
+        "instance_id": f"{package}__{fixed}",
+        "patch": patch,
+        "test_patch": test_patch,
+        "test_files": _test_files(test_patch) or fields["test_files"],
+    }
+    return await _vetted(row, package, repeats, hidden=True)
+
+
+def _mined_row(origin: Origin, repair: Repair) -> dict[str, Any]:
+    fields = {name: value for name, value in origin.fields.items() if name != "injected"}
+    return {
+        **fields,
+        "instance_id": f"{origin.name}__{repair.commit[:12]}",
+        "base_commit": repair.base,
+        "patch": repair.patch,
+        "test_patch": repair.test_patch,
+        "test_files": _test_files(repair.test_patch) or fields["test_files"],
+    }
+
+
+def _test_files(test_patch: str) -> list[str]:
+    """The files of tests that a diff changes."""
+    return sorted(name for name in patched_files(test_patch) if re.search(r"(^|/)(test[^/]*|[^/]*_test)\.py$", name))
+
+
+async def _vetted(row: dict[str, Any], name: str, repeats: int, *, hidden: bool = False) -> Vetted:
+    try:
+        return await vet({"problem_statement": "", **row}, name, repeats, hidden=hidden)
+    except (TaskError, InfraError) as error:
+        return Vetted(row, str(error))
+
+
+def _sources(origin: Origin) -> Iterator[tuple[str, str]]:
+    """The files that bugs can be put into: those of code that can be read."""
+    code = origin.tree / str(origin.fields["pythonpath"])
+    for path in sorted(code.rglob("*.py")):
+        name = str(path.relative_to(origin.tree))
+        if belongs_to_tests(name) or path.is_symlink():
+            continue
+        try:
+            source = path.read_bytes().decode()
+            ast.parse(source)
+        except (SyntaxError, ValueError):
+            continue
+        yield name, source
+
+
+def _row(origin: Origin, file: str, source: str, mutation: Mutation) -> dict[str, Any]:
     patch = "".join(
         difflib.unified_diff(
             mutation.apply(source).splitlines(keepends=True),
@@ -70,34 +172,9 @@ def _row(package: str, file: str, source: str, mutation: Mutation) -> dict[str, 
         )
     )
     name = hashlib.sha256(patch.encode()).hexdigest()[:8]
-    return {
-        "instance_id": f"{package}__{mutation.kind}-{name}",
-        "repo": f"skyrl/{package}",
-        "patch": patch,
-        "test_patch": "",
-        "problem_statement": "",
-        "FAIL_TO_PASS": ["unknown"],
-        "PASS_TO_PASS": [],
-        "test_files": ["tests"],
-        "pythonpath": ".",
-    }
-
-
-def _statement(package: str, failed: list[str], report: TestReport) -> str:
-    """What is seen from outside: which tests fail and how; nothing of where or why."""
-    shown = failed[:SHOWN_FAILURES]
-    lines = [f"`{package}` does not behave as its tests say.", ""]
-    for name in shown:
-        lines += [f"`{name}` fails:", "", *(f"    {line}" for line in _symptom(report.messages.get(name, ""))), ""]
-    if len(failed) > len(shown):
-        lines.append(f"{len(failed) - len(shown)} more tests fail.")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _symptom(message: str) -> Iterator[str]:
-    lines = [line for line in message.splitlines() if line.strip()]
-    # Addresses differ from run to run.
-    return (re.sub(r"0x[0-9a-f]{6,}", "0x...", line)[:200] for line in lines[:6] or ["no message"])
+    first = {"instance_id": f"{origin.name}__{mutation.kind}-{name}", "repo": origin.fields["repo"], "patch": patch}
+    lists = {"test_patch": "", "problem_statement": "", "FAIL_TO_PASS": ["unknown"], "PASS_TO_PASS": []}
+    return {**first, **lists, **{key: value for key, value in origin.fields.items() if key not in first}}
 
 
 def _function_at(source: str, offset: int) -> str:
@@ -122,7 +199,7 @@ async def generate_tasks(packages: Iterable[str], split: str, count: int, seed: 
 
     What a package gives does not depend on the other packages.
     """
-    sources = {package: iter(candidates(package, seed)) for package in packages}
+    sources = {package: iter(candidates(shipped(package), seed)) for package in packages}
     used: set[tuple[str, str, str]] = set()
     made = 0
     while made < count and sources:
@@ -141,7 +218,7 @@ async def _next_row(
     for file, function, mutation in source:
         key = (package, function, mutation.kind)
         if _split_of(package, function) == split and key not in used:
-            row = await make_task(package, file, mutation)
+            row = await make_task(shipped(package), file, mutation)
             if row is not None:
                 used.add(key)
                 return row
@@ -154,9 +231,8 @@ def _split_of(package: str, function: str) -> str:
 
 
 async def _write(split: str, count: int, seed: int) -> None:
-    packages = sorted(path.name for path in (DATA / "packages").iterdir())
     with (DATA / f"{split}.jsonl").open("w") as file:
-        async for row in generate_tasks(packages, split, count, seed):
+        async for row in generate_tasks(shipped_packages(), split, count, seed):
             file.write(json.dumps(row) + "\n")
             print(split, row["instance_id"], flush=True)  # noqa: T201
 

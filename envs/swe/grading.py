@@ -123,7 +123,7 @@ async def _run(instance: Instance, tree: Path, needed: Runtime, order: Order) ->
         result = await box.exec(
             # Begun elsewhere: Python looks for modules in the folder where it is begun.
             ["sh", "-c", 'cd / && exec "$@"', "sh", needed.python, "-s", "-S", "-c", program()],
-            timeout_s=TESTS_S if instance.sdist else SHIPPED_TESTS_S,
+            timeout_s=SHIPPED_TESTS_S if instance.is_shipped else TESTS_S,
             stdin=order.stdin,
             max_bytes=MAX_OUTPUT,
         )

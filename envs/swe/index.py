@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import tarfile
@@ -14,7 +15,7 @@ from skyrl_gym.envs.swe.instance import Sdist
 from skyrl_gym.envs.swe.store import cached
 from skyrl_gym.errors import SetupError
 
-__all__ = ["download", "install", "unpack"]
+__all__ = ["download", "find", "install", "unpack"]
 
 PIP_S = 300.0
 
@@ -39,6 +40,19 @@ def download(sdist: Sdist) -> Path:
     if not file.is_file():
         raise SetupError(f"the index gave {sorted(f.name for f in folder.iterdir())}, not {sdist.filename}")
     return file
+
+
+def find(package: str, version: str) -> Sdist:
+    """The source distribution of a version, as the index gives it now.
+
+    Raises:
+        SetupError: the index does not give it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--no-deps", "--no-binary", ":all:", "--dest", folder]
+        _pip([], ["download", *options, f"{package}=={version}"], f"{package}=={version}")
+        (file,) = Path(folder).iterdir()
+        return Sdist(package, version, file.name, hashlib.sha256(file.read_bytes()).hexdigest())
 
 
 def unpack(archive: Path, target: Path) -> None:

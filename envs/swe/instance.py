@@ -11,7 +11,7 @@ from typing import Any
 from skyrl_gym.errors import TaskError
 from skyrl_gym.tasks import Task
 
-__all__ = ["Image", "Instance", "Sdist", "read_instance"]
+__all__ = ["Commit", "Image", "Instance", "Sdist", "read_instance"]
 
 TESTBED = "/testbed"
 """Where the images of SWE-bench and its kin hold the repository."""
@@ -27,6 +27,14 @@ class Sdist:
     version: str
     filename: str
     sha256: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of a git repository: a folder here, or an address that git can clone."""
+
+    url: str
+    commit: str
 
 
 @dataclass(frozen=True)
@@ -51,10 +59,11 @@ class Image:
 class Instance:
     """What is needed to set up and grade one task.
 
-    The repository comes from an `image`, an `sdist`, or, with neither, a package that ships with the suite.
-    `patch` is the repair; where `injected`, it is the bug that an image still lacks. `python_path` is where the code
-    is imported from, relative to the root; `tests` are the files or folders that are run. `expected`, where it
-    isn't empty, stands for both lists of tests: the outcome that each has to have, no other test to be run.
+    The repository comes from an `image`, an `sdist`, a `git` commit, or, with none, a package that ships with the
+    suite. `patch` is the repair, or, where `reversed`, the bug. `injected`: what the repository comes from is right,
+    and the bug is put in. `python_path` is where the code is imported from, relative to the root; `tests` are the
+    files or folders that are run. `expected`, where it isn't empty, stands for both lists of tests: the outcome that
+    each has to have, no other test to be run.
     """
 
     id: str
@@ -68,9 +77,16 @@ class Instance:
     python_path: str
     requirements: tuple[str, ...]
     sdist: Sdist | None
+    git: Commit | None = None
     image: Image | None = None
     injected: bool = False
+    reversed: bool = False
     expected: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_shipped(self) -> bool:
+        """The repository is a package that ships with the suite."""
+        return self.sdist is None and self.git is None and self.image is None
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -101,7 +117,9 @@ def read_instance(task: Task) -> Instance:
         requirements=_names(task, "pip_packages", ()),
         sdist=_sdist(task) if task.data.get("sdist_base") is not None else None,
         image=_image(task) if task.data.get("image") else None,
+        git=Commit(_text(task, "git_url"), _text(task, "base_commit")) if task.data.get("git_url") else None,
         injected=task.data.get("injected") is True,
+        reversed=task.data.get("reversed") is True,
         expected=expected,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from skyrl_gym.errors import SetupError, TaskError
@@ -26,19 +26,21 @@ _ENVIRONMENT = {
 }
 
 
-def run_git(arguments: Sequence[str], tree: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_git(
+    arguments: Sequence[str], tree: Path, stdin: str = "", env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs git in a tree, with no configuration, one author and one date, so that commits are reproducible.
 
     Raises:
         SetupError: git is not installed or does not end.
     """
     # The tree may lie inside another repository, which must not be found.
-    env = {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "GIT_CEILING_DIRECTORIES": str(tree.parent)}
+    own = {"PATH": os.environ.get("PATH", os.defpath), "GIT_CEILING_DIRECTORIES": str(tree.parent)}
     try:
         return subprocess.run(
             ["git", *arguments],
             cwd=tree,
-            env=env,
+            env={**_ENVIRONMENT, **own, **(env or {})},
             input=stdin,
             capture_output=True,
             encoding="utf-8",

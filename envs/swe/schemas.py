@@ -1,7 +1,7 @@
 """The published schemas of repair tasks, each mapped to SWE-bench's.
 
 Beside SWE-bench's own fields a row may then have `image`, `repository`, `activate`, `hidden`, `eval_script`,
-`log_parser`, `injected` and `expected`, as `instance.Instance` and `instance.Image` describe them.
+`log_parser`, `injected`, `reversed` and `expected`, as `instance.Instance` and `instance.Image` describe them.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ def _swe_smith(row: Row) -> Row:
         "test_patch": "",
         "image": row["image_name"],
         "injected": True,
+        "reversed": True,
         "hidden": [f"{TESTBED}/{file}" for file in files],
     }
 

@@ -40,13 +40,13 @@ def gold_changes(instance: Instance) -> Changes:
     with tempfile.TemporaryDirectory() as scratch:
         fixed = Path(scratch) / "tree"
         copy_tree(tree, fixed)
-        apply_patch(fixed, instance.patch)
+        apply_patch(fixed, instance.patch, reverse=instance.reversed)
         return changes_of(tree, {name: path.read_bytes() for name, path in files_of(fixed).items()})
 
 
 def _apply(instance: Instance) -> ToolCall:
     mark = "END_OF_THE_PATCH"
-    reverse = " --reverse" if instance.injected else ""
+    reverse = " --reverse" if instance.reversed else ""
     patch = instance.patch if instance.patch.endswith("\n") else f"{instance.patch}\n"
     return ToolCall("bash", {"command": f"git apply{reverse} --whitespace=nowarn - <<'{mark}'\n{patch}{mark}"})
 

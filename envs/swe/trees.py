@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from skyrl_gym.envs.swe.history import export
 from skyrl_gym.envs.swe.index import download, unpack
 from skyrl_gym.envs.swe.instance import Instance
 from skyrl_gym.envs.swe.patches import apply_patch, run_git
@@ -19,7 +21,7 @@ REPOSITORY = "/work"
 """Where a repository is, in every sandbox."""
 SHIPPED = "skyrl/"
 EPOCH = 1_577_836_800  # 2020-01-01
-LAYOUT = "1"  # goes up when trees are made in another way: those in the cache are then made anew
+LAYOUT = "2"  # goes up when trees are made in another way: those in the cache are then made anew
 
 
 def base_tree(instance: Instance) -> Path:
@@ -29,7 +31,11 @@ def base_tree(instance: Instance) -> Path:
         SetupError: the source can't be fetched.
         TaskError: the row doesn't fit its source.
     """
-    return _sdist_tree(instance) if instance.sdist else _shipped_tree(instance)
+    if sdist := instance.sdist:
+        return _made_tree(instance, sdist.sha256, lambda target: unpack(download(sdist), target))
+    if commit := instance.git:
+        return _made_tree(instance, f"{commit.url} {commit.commit}", lambda target: export(commit, target))
+    return _shipped_tree(instance)
 
 
 def copy_tree(tree: Path, target: Path) -> None:
@@ -38,15 +44,15 @@ def copy_tree(tree: Path, target: Path) -> None:
     shutil.copytree(tree, target, symlinks=True, ignore=lambda folder, _: [".git"] if folder == history else [])
 
 
-def _sdist_tree(instance: Instance) -> Path:
-    assert instance.sdist is not None
-    sdist = instance.sdist
-
+def _made_tree(instance: Instance, source: str, fill: Callable[[Path], None]) -> Path:
     def make(target: Path) -> None:
-        unpack(download(sdist), target)
+        fill(target)
+        if instance.injected:
+            apply_patch(target, instance.patch, reverse=not instance.reversed)
         _commit(target)
 
-    return cached("trees", digest(sdist.sha256, LAYOUT), make)
+    bug = instance.patch if instance.injected else ""
+    return cached("trees", digest(source, bug, LAYOUT), make)
 
 
 def _shipped_tree(instance: Instance) -> Path:
@@ -55,8 +61,9 @@ def _shipped_tree(instance: Instance) -> Path:
         shipped = sorted(folder.name for folder in packages.iterdir())
         if instance.repo == name or name not in shipped:
             raise TaskError(
-                f"task {instance.id}: no source for {instance.repo!r}: a row either names a shipped package "
-                f"({', '.join(SHIPPED + known for known in shipped)}) or has package, base_version and sdist_base"
+                f"task {instance.id}: no source for {instance.repo!r}: a row names a shipped package "
+                f"({', '.join(SHIPPED + known for known in shipped)}), or has package, base_version and sdist_base, "
+                "git_url and base_commit, or an image"
             )
 
         def make(target: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.markup import escape
 
-from skyrl_gym.cli import compare, doctor, export, gateway, play, serve_env, show, train, validate, view
+from skyrl_gym.cli import compare, doctor, export, gateway, play, serve_env, show, tasks, train, validate, view
 from skyrl_gym.cli import eval as eval_
 from skyrl_gym.cli import list as list_
 from skyrl_gym.cli.boundary import Verb, one_line, say_error
@@ -76,6 +76,10 @@ for _name, _module in {
     "doctor": doctor,
 }.items():
     app.command(_name, cls=Verb, epilog=_examples(_module.EXAMPLES))(_module.run)
+
+_tasks = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Make tasks of your own.")
+_tasks.command("make-swe", cls=Verb, epilog=_examples(tasks.EXAMPLES))(tasks.make_swe)
+app.add_typer(_tasks, name="tasks")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -19,6 +19,7 @@ from skyrl_gym.envs.swe.factory import candidates, generate_tasks
 from skyrl_gym.envs.swe.grading import TestReport, score
 from skyrl_gym.envs.swe.inject import mutations
 from skyrl_gym.envs.swe.instance import read_instance
+from skyrl_gym.envs.swe.origins import shipped
 from skyrl_gym.errors import TaskError
 
 ROW = {
@@ -166,8 +167,8 @@ def test_mutations_are_small_compile_and_cover_all_kinds() -> None:
 
 
 def test_a_seed_gives_the_same_candidates() -> None:
-    assert candidates("versions", 3) == candidates("versions", 3)
-    assert candidates("versions", 3) != candidates("versions", 4)
+    assert candidates(shipped("versions"), 3) == candidates(shipped("versions"), 3)
+    assert candidates(shipped("versions"), 3) != candidates(shipped("versions"), 4)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

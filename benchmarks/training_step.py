@@ -34,7 +34,8 @@ from skyrl_gym.policy.transformers import TransformersPolicy
 from skyrl_gym.rollout import RolloutLimits, Runner
 from skyrl_gym.trainer.config import MultiTurnGRPOConfig
 from skyrl_gym.trainer.grpo import MultiTurnGRPOTrainer
-from skyrl_gym.trainer.source import RunnerSource
+from skyrl_gym.trainer.source import SyncSource
+from skyrl_gym.trainer.stream import Ingredient, TaskStream
 
 STEPS, BATCH, GROUP, NEW = 8, 32, 8, 96
 CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
@@ -124,8 +125,9 @@ def ours(model: Any, folder: str) -> tuple[float, float]:
     runner = Runner(
         policy, Sampling(max_tokens=NEW), limits=RolloutLimits(live=BATCH, setup=BATCH), make=lambda i, **_: Look()
     )
+    stream = TaskStream([Ingredient("look", Look().tasks)], BATCH // GROUP)
     trainer = MultiTurnGRPOTrainer(
-        env_id="look", tasks=Look().tasks, source=RunnerSource(runner, policy, loop), model=model,
+        source=SyncSource(stream, GROUP, runner, policy, loop), model=model,
         processing_class=tokenizer(), args=MultiTurnGRPOConfig(**settings(folder)),
     )  # fmt: skip
     took = cpu(trainer)

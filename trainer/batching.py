@@ -1,68 +1,72 @@
-"""Cutting samples into micro-steps and chunks, and padding a chunk into tensors."""
+"""Samples -> chunks, each one forward and backward pass: packed within bounds, padded into tensors."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from random import Random
-from typing import NamedTuple
+from typing import TypeVar
 
 import torch
 
 from skyrl_gym.trainer.samples import Sample
 
-__all__ = ["Plan", "collate", "cut", "plan"]
+__all__ = ["collate", "deal", "pack"]
+
+T = TypeVar("T")
 
 
-class Plan(NamedTuple):
-    """The same on every process, as collective operations need: each micro-step has `chunks` of `rows` rows."""
+def pack(samples: Sequence[Sample], max_rows: int, max_tokens: int | None = None) -> list[list[Sample]]:
+    """Samples of like length together, so that little is padding.
 
-    chunks: int
-    rows: int
-
-
-def plan(samples: int, micro_steps: int, max_rows: int) -> Plan:
-    """The plan for the process that has most samples."""
-    per_step = max(1, math.ceil(samples / micro_steps))
-    chunks = math.ceil(per_step / max_rows)
-    return Plan(chunks, math.ceil(per_step / chunks))
-
-
-def cut(samples: Sequence[Sample], micro_steps: int, shape: Plan, seed: int) -> list[list[list[Sample]]]:
-    """Samples as [micro-step][chunk][row], shuffled over micro-steps, sorted by length within one."""
-    order = list(samples)
-    Random(seed).shuffle(order)
-    steps = [sorted(order[step::micro_steps], key=lambda s: s.tokens) for step in range(micro_steps)]
-    return [[step[c * shape.rows : (c + 1) * shape.rows] for c in range(shape.chunks)] for step in steps]
+    Args:
+        max_rows: most sequences of a chunk.
+        max_tokens: most tokens of a chunk, padding included. A single sequence that is longer gets a chunk
+            of its own.
+    """
+    chunks: list[list[Sample]] = []
+    for sample in sorted(samples, key=lambda s: s.tokens, reverse=True):
+        if chunks and len(chunks[-1]) < max_rows and _fits([*chunks[-1], sample], max_tokens):
+            chunks[-1].append(sample)
+        else:
+            chunks.append([sample])
+    return chunks
 
 
-def collate(samples: Sequence[Sample], rows: int, pad_id: int) -> dict[str, torch.Tensor]:
+def _fits(samples: Sequence[Sample], max_tokens: int | None) -> bool:
+    if max_tokens is None:
+        return True
+    width = max(len(s.prompt_ids) for s in samples) + max(len(s.completion_ids) for s in samples)
+    return width * len(samples) <= max_tokens
+
+
+def deal(chunks: Sequence[T], micro_steps: int) -> list[list[T]]:
+    """Chunks to micro-steps, evenly; the last micro-step has most, for gradients are exchanged in it."""
+    return [list(chunks[micro_steps - 1 - step :: micro_steps]) for step in range(micro_steps)]
+
+
+def collate(samples: Sequence[Sample], pad_id: int) -> dict[str, torch.Tensor]:
     """The tensors of a chunk, each (rows, length): prompts padded left, completions right.
 
-    Missing rows are filled with a pad token outside the loss. `sampling_per_token_logps` is there only when
+    Without samples it is one row of padding outside the loss: what a process does while others are busy.
+    `advantages` is (rows,) where each row has a single one. `sampling_per_token_logps` is there only when
     every sample has logprobs.
     """
-    dummies = rows - len(samples)
-    prompts = [list(s.prompt_ids) for s in samples] + [[pad_id]] * dummies
-    completions = [list(s.completion_ids) for s in samples] + [[pad_id]] * dummies
+    if not samples:
+        samples = [Sample((pad_id,), (pad_id,), (0,), (), (), (), (), "", -1)]
+    completions = [s.completion_ids for s in samples]
     batch = {
-        "prompt_ids": _pad(prompts, pad_id, left=True),
-        "prompt_mask": _pad([[1] * len(p) for p in prompts], 0, left=True),
+        "prompt_ids": _pad([s.prompt_ids for s in samples], pad_id, left=True),
+        "prompt_mask": _pad([[1] * len(s.prompt_ids) for s in samples], 0, left=True),
         "completion_ids": _pad(completions, pad_id),
-        "completion_mask": _pad([[1] * len(c) for c in completions], 0),
-        "tool_mask": _pad([list(s.mask) for s in samples] + [[0]] * dummies, 0),
-        "advantages": torch.tensor([s.advantage for s in samples] + [0.0] * dummies),
+        "completion_mask": _pad([[1] * len(ids) for ids in completions], 0),
+        "tool_mask": _pad([s.mask for s in samples], 0),
     }
+    if all(len(set(s.advantages)) <= 1 for s in samples):
+        batch["advantages"] = torch.tensor([s.advantages[0] if s.advantages else 0.0 for s in samples])
+    else:
+        batch["advantages"] = _pad([s.spread(s.advantages) for s in samples], 0.0)
     if all(s.logprobs is not None for s in samples):
-        spread = [_spread(s) for s in samples] + [[0.0]] * dummies
-        batch["sampling_per_token_logps"] = _pad(spread, 0.0)
+        batch["sampling_per_token_logps"] = _pad([s.spread(s.logprobs or ()) for s in samples], 0.0)
     return batch
-
-
-def _spread(sample: Sample) -> list[float]:
-    """Logprobs at the places of their tokens."""
-    values = iter(sample.logprobs or ())
-    return [next(values) if bit else 0.0 for bit in sample.mask]
 
 
 def _pad(rows: Sequence[Sequence[float]], value: float, *, left: bool = False) -> torch.Tensor:

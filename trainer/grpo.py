@@ -11,7 +11,8 @@ Touched of TRL's private side, all stable since 0.26: `_step`, `_metrics`, `_log
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,13 +22,16 @@ from transformers import Trainer
 from trl import GRPOTrainer
 
 from skyrl_gym.errors import ConfigError, RunAborted
-from skyrl_gym.rollout import RolloutRequest, Trajectory
-from skyrl_gym.tasks import TaskSet
-from skyrl_gym.trainer.advantages import advantages
-from skyrl_gym.trainer.batching import collate, cut, plan
+from skyrl_gym.messages import to_openai
+from skyrl_gym.rollout import ErrorInfo, Trajectory
+from skyrl_gym.trainer.batching import collate, deal, pack
 from skyrl_gym.trainer.config import MultiTurnGRPOConfig
+from skyrl_gym.trainer.corrections import Mismatch, importance_weights, mismatch
+from skyrl_gym.trainer.metrics import batch_metrics
+from skyrl_gym.trainer.outcomes import Outcome, advantages_of, groups_with_signal
 from skyrl_gym.trainer.samples import Sample, samples_of
 from skyrl_gym.trainer.source import RolloutSource
+from skyrl_gym.trainer.weights import plain_weights
 
 __all__ = ["MultiTurnGRPOTrainer"]
 
@@ -40,39 +44,47 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """TRL's `GRPOTrainer`, fed with trajectories.
 
     Args:
-        env_id: the environment of the requests.
-        tasks: what to train on; one dataset row a task.
-        source: makes the trajectories.
-        args: the configuration.
+        source: makes the trajectories; it knows the environments and tasks.
+        args: the configuration; `max_steps` bounds the run, for a source has no end.
+        on_batch: told, when a step has its batch, the step from 0 and how many groups have been drawn.
         kwargs: of `GRPOTrainer` (model, processing_class, peft_config, callbacks ...).
+
+    Raises:
+        ConfigError: `max_steps` is missing.
     """
 
     args: MultiTurnGRPOConfig
 
     def __init__(
-        self, *, env_id: str, tasks: TaskSet, source: RolloutSource, args: MultiTurnGRPOConfig, **kwargs: Any
+        self,
+        *,
+        source: RolloutSource,
+        args: MultiTurnGRPOConfig,
+        on_batch: Callable[[int, int], None] = lambda step, groups: None,
+        **kwargs: Any,
     ) -> None:
         from datasets import Dataset
 
-        if not len(tasks):
-            raise ConfigError(f"the task set {tasks.name!r} is empty: there is nothing to train on")
-        rows = Dataset.from_dict({"prompt": [task.id for task in tasks], "task": list(range(len(tasks)))})
+        if args.max_steps <= 0:
+            raise ConfigError(f"max_steps is 1 or more: tasks come without end; got {args.max_steps}")
+        # TRL counts steps by the rows of a data set. Tasks come from the source, so these rows are empty.
+        rows = Dataset.from_dict({"prompt": [""] * (args.groups_per_step * args.max_steps)})
         super().__init__(args=args, train_dataset=rows, reward_funcs=_unused_reward, **kwargs)
-        self._env_id = env_id
-        self._tasks = tasks
         self._source = source
+        self._on_batch = on_batch
         self._micro_steps: list[list[dict[str, Any]]] = []
         self._chunk: dict[str, Any] = {}
+        self._mismatch = Mismatch(0.0, 0.0, 1.0)
         self._empty_batches = 0
 
-    # ---- the four places where TRL's trainer is overridden
+    # ---- where TRL's trainer is overridden
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """One micro-step: as many forward and backward passes as its samples need."""
         model.train()
         position = self._step % self.args.steps_per_generation
         if position == 0:
-            self._micro_steps = self._rollout_phase(inputs)
+            self._micro_steps = self._rollout_phase()
         self._step += 1
         total: torch.Tensor = torch.zeros((), device=self.accelerator.device)
         # No chunk means no signal: without gradients the optimizer leaves weights and momentum alone.
@@ -84,6 +96,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             with nullcontext() if last or self.is_deepspeed_enabled else self.accelerator.no_sync(model):
                 loss: torch.Tensor = Trainer.training_step(self, model, inputs, num_items_in_batch)
                 total = total + loss
+        if position == self.args.steps_per_generation - 1:
+            self._report_mismatch()
         return total
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
@@ -94,86 +108,83 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         scale: float = inputs["loss_scale"]
         return loss * scale
 
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """TRL's; the loss reads the advantages after it, so weights for them are set here, at no second pass."""
+        found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        if torch.is_grad_enabled() and "sampling_per_token_logps" in self._chunk:
+            self._weigh(self._chunk, found[0].detach())
+        return found
+
     # ---- one rollout phase
 
-    def _rollout_phase(self, inputs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    def _rollout_phase(self) -> list[list[dict[str, Any]]]:
         """Fresh trajectories, cut into [micro-step][chunk] of tensors; empty when nothing can be learned."""
         version = int(self.state.global_step)
-        self._source.sync(self.accelerator.unwrap_model(self.model), version)
-        trajectories = self._source.collect(self._requests(inputs, version))
-        everyone: list[tuple[str, float | None]] = gather_object(
-            [(t.group, t.reward if t.valid else None) for t in trajectories]
-        )
-        all_advantages = advantages([r for _, r in everyone], [g for g, _ in everyone], self.args.advantage)
-        start = self.accelerator.process_index * len(trajectories)
-        mine = all_advantages[start : start + len(trajectories)]
+        self._source.sync(plain_weights(self.accelerator.unwrap_model(self.model)), version)
+        started = time.perf_counter()
+        mine, by_process = self._collect()
+        self._on_batch(version, self._source.position)
+        outcomes = [outcome for some in by_process for outcome in some]
+        if not outcomes:
+            raise RunAborted("the source gave no trajectory at all for a batch")
+        found = advantages_of(outcomes, self.args.advantage, drop_flat=self.args.drops_flat_groups)
+        start = sum(len(some) for some in by_process[: self.accelerator.process_index])
         samples = [
             sample
-            for index, (trajectory, advantage) in enumerate(zip(trajectories, mine, strict=True))
-            if trajectory.valid and advantage is not None
-            for sample in samples_of(trajectory, index, advantage)
+            for index, trajectory in enumerate(mine)
+            if (values := found[start + index]) is not None
+            for sample in samples_of(trajectory, index, values if len(values) > 1 else values[0])
         ]
-        self._report(trajectories, samples, [reward for _, reward in everyone])
-        self._watch_for_empty_batches(trajectories, [reward for _, reward in everyone])
-        if not any(all_advantages):
+        self._record(batch_metrics(outcomes, version) | {"seconds/rollout": time.perf_counter() - started})
+        self._show(mine, found[start : start + len(mine)])
+        self._watch_for_empty_batches(mine, outcomes)
+        if not any(any(values) for values in found if values):
             return []
-        return self._tensors(samples, version)
+        return self._chunks(samples)
 
-    def _requests(self, inputs: list[dict[str, Any]], version: int) -> list[RolloutRequest]:
-        size, first = self.args.num_generations, self.accelerator.process_index * len(inputs)
-        return [
-            RolloutRequest(
-                self._env_id,
-                task := self._tasks[row["task"]],
-                f"{version}/{task.id}",
-                # Unlike in any other step, so that the journal tells them apart.
-                version * size + (first + position) % size,
-            )
-            for position, row in enumerate(inputs)
-        ]
+    def _collect(self) -> tuple[list[Trajectory], list[list[Outcome]]]:
+        """This process's trajectories, and the outcomes of each process's."""
+        mine: list[Trajectory] = []
+        by_process: list[list[Outcome]] = [[] for _ in range(self.accelerator.num_processes)]
+        missing = self.args.groups_per_step
+        for _ in range(1 + self.args.refill_rounds):
+            fresh = self._source.draw(missing)
+            mine += fresh
+            told = [Outcome.of(t, self.args.turn_discount, self.args.masked_endings) for t in fresh]
+            for held, new in zip(by_process, gather_object([told]), strict=True):
+                held += new
+            signal = groups_with_signal(outcome for some in by_process for outcome in some)
+            missing = self.args.groups_per_step - len(signal)
+            if missing <= 0:
+                break
+        return mine, by_process
 
-    def _tensors(self, samples: list[Sample], version: int) -> list[list[dict[str, Any]]]:
-        counts = [len(samples), len({s.trajectory for s in samples}), sum(sum(s.mask) for s in samples)]
+    def _chunks(self, samples: list[Sample]) -> list[list[dict[str, Any]]]:
+        counts = [len({s.trajectory for s in samples}), sum(len(s.advantages) for s in samples)]
         if self.beta == 0.0 and not self._entropy_bonus_enabled:
-            samples = [sample for sample in samples if sample.advantage]  # the rest has no gradient
-            counts[0] = len(samples)
-        totals = self.accelerator.gather(torch.tensor([counts], device=self.accelerator.device))
-        micro_steps = self.args.steps_per_generation
-        shape = plan(int(totals[:, 0].max()), micro_steps, self.args.per_device_train_batch_size)
-        scale = 1.0
-        if self.loss_type not in _TOKEN_NORMALISED:
-            scale = shape.rows * micro_steps * self.accelerator.num_processes / max(1, int(totals[:, 1].sum()))
-        if self.loss_type == "bnpo":  # local to a chunk by definition
-            scale = 1.0 / shape.chunks
-        pad_id = self.processing_class.pad_token_id
-        cuts = cut(samples, micro_steps, shape, seed=self.args.seed + version)
-        return [[self._chunk_of(rows, shape.rows, pad_id, totals[:, 2].sum(), scale) for rows in step] for step in cuts]
+            samples = [sample for sample in samples if any(sample.advantages)]  # the rest has no gradient
+        self._refuse_missing_logprobs(samples)
+        packed = pack(samples, self.args.per_device_train_batch_size, self.args.max_forward_tokens)
+        totals = self.accelerator.gather(torch.tensor([[*counts, len(packed)]], device=self.accelerator.device))
+        # Every process does the same number of passes, as collective operations need.
+        packed += [[]] * (int(totals[:, 2].max()) - len(packed))
+        trajectories, tokens = max(1, int(totals[:, 0].sum())), totals[:, 1].sum()
+        chunks = [self._tensors(rows, trajectories, tokens, len(packed)) for rows in packed]
+        return deal(chunks, self.args.steps_per_generation)
 
-    def _chunk_of(
-        self, rows: list[Sample], size: int, pad_id: int, tokens: torch.Tensor, scale: float
-    ) -> dict[str, Any]:
-        device = self.accelerator.device
-        chunk: dict[str, Any] = {name: value.to(device) for name, value in collate(rows, size, pad_id).items()}
+    def _tensors(self, rows: list[Sample], trajectories: int, tokens: torch.Tensor, chunks: int) -> dict[str, Any]:
+        device, micro_steps = self.accelerator.device, self.args.steps_per_generation
+        batch = collate(rows, self.processing_class.pad_token_id)
+        chunk: dict[str, Any] = {name: value.to(device) for name, value in batch.items()}
+        scale = 1.0
+        if self.loss_type == "bnpo":  # local to a chunk by definition
+            scale = micro_steps / chunks
+        elif self.loss_type not in _TOKEN_NORMALISED:
+            scale = max(1, len(rows)) * micro_steps * self.accelerator.num_processes / trajectories
         chunk |= {"num_items_in_batch": tokens, "loss_scale": scale}
         if self.beta != 0.0:
             chunk["ref_per_token_logps"] = self._reference_logps(chunk)
-        if self.args.importance_correction:
-            self._correct(chunk)
         return chunk
-
-    def _correct(self, chunk: dict[str, Any]) -> None:
-        """Truncated importance sampling: advantages become (rows, length), weighted by the clipped ratio."""
-        if "sampling_per_token_logps" not in chunk:
-            raise ConfigError("importance_correction needs the policy's logprobs, and it gave none")
-        with torch.no_grad():
-            now = self._logps(self.model, chunk)
-        mask = chunk["tool_mask"]
-        difference = (now - chunk["sampling_per_token_logps"]) * mask
-        ratio = difference.exp().clamp(max=self.args.importance_clip)
-        chunk["advantages"] = chunk["advantages"][:, None] * ratio
-        count = mask.sum().clamp(min=1)
-        self._metrics["train"]["sampling/kl"].append(float(-difference.sum() / count))
-        self._metrics["train"]["sampling/ratio_max"].append(float(difference.exp().max()))
 
     def _reference_logps(self, chunk: dict[str, Any]) -> torch.Tensor:
         """Under the reference model: its own, or this one with its adapter switched off."""
@@ -190,31 +201,81 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         logps: torch.Tensor = self._get_per_token_logps_and_entropies(model, ids, mask, length)[0]
         return logps
 
+    # ---- the sampler's distribution against the trained one
+
+    def _refuse_missing_logprobs(self, samples: list[Sample]) -> None:
+        if self.args.importance_correction == "none" or all(sample.logprobs is not None for sample in samples):
+            return
+        raise ConfigError(
+            f"importance_correction {self.args.importance_correction!r} needs the policy's logprobs, and it gave "
+            "none: use a policy that gives them, or 'none'"
+        )
+
+    def _weigh(self, chunk: dict[str, Any], now: torch.Tensor) -> None:
+        mask = chunk["tool_mask"]
+        log_ratio = now - chunk["sampling_per_token_logps"]
+        self._mismatch += mismatch(log_ratio, mask)
+        if self.args.importance_correction == "none":
+            return
+        given = chunk["advantages"]
+        weights = importance_weights(log_ratio, mask, self.args.importance_correction, self.args.importance_clip)
+        chunk["advantages"] = (given if given.dim() == 2 else given[:, None]) * weights
+
+    def _report_mismatch(self) -> None:
+        parts: list[Mismatch] = gather_object([self._mismatch])
+        whole = sum(parts, Mismatch(0.0, 0.0, 1.0))
+        self._mismatch = Mismatch(0.0, 0.0, 1.0)
+        if whole.tokens:
+            self._record({"sampling/kl": whole.kl / whole.tokens, "sampling/ratio_max": whole.largest})
+
     # ---- what is told about it
 
-    def _report(self, trajectories: list[Trajectory], samples: list[Sample], rewards: list[float | None]) -> None:
-        metrics = self._metrics["train"]
-        judged = torch.tensor([reward for reward in rewards if reward is not None])
-        metrics["reward"].append(float(judged.mean()) if len(judged) else float("nan"))
-        metrics["reward_std"].append(float(judged.std()) if len(judged) > 1 else 0.0)
-        metrics["excluded"].append(sum(reward is None for reward in rewards))
-        metrics["sampled_tokens"].append(sum(sum(s.mask) for s in samples))
-        metrics["trained_tokens"].append(sum(s.tokens for s in samples))
-        metrics["turns"].append(sum(len(t.turns) for t in trajectories) / len(trajectories))
-        metrics["samples_per_trajectory"].append(len(samples) / len(trajectories))
-        for reason, count in Counter(t.stop_reason.value for t in trajectories).items():
-            metrics[f"stop/{reason}"].append(count / len(trajectories))
+    def _record(self, numbers: dict[str, float]) -> None:
+        for name, value in numbers.items():
+            self._metrics["train"][name].append(value)
 
-    def _watch_for_empty_batches(self, trajectories: list[Trajectory], rewards: list[float | None]) -> None:
-        if any(reward is not None for reward in rewards):
+    def _show(self, trajectories: list[Trajectory], advantages: list[tuple[float, ...] | None]) -> None:
+        """A row a trajectory for TRL's table of completions."""
+        if not self.log_completions:
+            return
+        rows = gather_object(
+            [
+                (
+                    [to_openai(message) for message in trajectory.opening],
+                    [to_openai(m) for turn in trajectory.turns for m in (turn.message, *turn.observations)],
+                    float("nan") if trajectory.reward is None else trajectory.reward,
+                    float("nan") if values is None else sum(values) / len(values),
+                    trajectory.stop_reason.value,
+                    trajectory.env_id,
+                )
+                for trajectory, values in zip(trajectories, advantages, strict=True)
+            ]
+        )
+        logs = self._logs
+        shown = (logs["prompt"], logs["completion"], logs["rewards"]["reward"], logs["advantages"])
+        columns = (*shown, logs["extra"]["ending"], logs["extra"]["env"])
+        for row in rows:
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+
+    def _watch_for_empty_batches(self, trajectories: list[Trajectory], outcomes: list[Outcome]) -> None:
+        if any(outcome.trained for outcome in outcomes):
             self._empty_batches = 0
             return
         self._empty_batches += 1
         first = next((t.error for t in trajectories if t.error), None)
-        _log.error("no trajectory of this batch is valid; the first error: %s", first)
+        why = _why_empty(outcomes, first)
+        _log.error("nothing of this batch may be trained on: %s", why)
         if self._empty_batches >= self.args.max_empty_batches:
-            what = f"{first.type}: {first.message}" if first else "no error was recorded"
-            raise RunAborted(f"{self._empty_batches} batches in a row had no valid trajectory; {what}")
+            raise RunAborted(f"{self._empty_batches} batches in a row had no trajectory to train on: {why}")
+
+
+def _why_empty(outcomes: list[Outcome], first: ErrorInfo | None) -> str:
+    endings = ", ".join(sorted({outcome.ending.value for outcome in outcomes}))
+    if any(outcome.returns is not None for outcome in outcomes):
+        return f"all of them are masked by their endings, or sampled no token ({endings})"
+    what = f"; the first error: {first.type}: {first.message}" if first else ""
+    return f"none is valid ({endings}){what}"
 
 
 def _unused_reward(completions: list[Any], **_: Any) -> list[float]:

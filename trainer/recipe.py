@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import types
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from skyrl_gym.errors import ConfigError
+from skyrl_gym.errors import ConfigError, StopReason
 
 __all__ = ["Recipe", "load_recipe", "parse_recipe"]
 
@@ -20,10 +19,14 @@ class _Section(BaseModel):
 
 
 class EnvSection(_Section):
-    """Which environment: a registered id and its constructor's arguments."""
+    """Which environment: a registered id and its constructor's arguments.
+
+    `weight` is its share in a mixture: a number, or numbers at some steps with straight lines in between.
+    """
 
     id: str
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    weight: float | dict[int, float] = 1.0
 
 
 class LoraSection(_Section):
@@ -33,6 +36,7 @@ class LoraSection(_Section):
     lora_alpha: int = Field(default=32, ge=1)
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     target_modules: str | list[str] = "all-linear"
+    load_in_4bit: bool = Field(default=False, description="QLoRA: the frozen weights in 4 bits")
 
 
 class RolloutSection(_Section):
@@ -52,6 +56,7 @@ class TrainSection(_Section):
     prompts_per_step: int = Field(default=8, ge=1, description="tasks of one optimizer step")
     num_generations: int = Field(default=8, ge=2, description="trajectories of one task: the group")
     per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences of one forward pass")
+    max_forward_tokens: int | None = Field(default=None, ge=1, description="tokens of one, padding included")
     learning_rate: float = Field(default=1e-6, gt=0)
     lr_scheduler_type: str = "constant"
     warmup_steps: int = Field(default=0, ge=0)
@@ -59,27 +64,54 @@ class TrainSection(_Section):
     weight_decay: float = Field(default=0.0, ge=0)
     loss_type: Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"] = "dapo"
     advantage: Literal["group", "mean", "leave_one_out", "batch"] = "group"
+    turn_discount: float | None = Field(default=None, ge=0, le=1, description="credit by turn")
+    mask_endings: list[str] = Field(default_factory=list, description="in the baseline, not in the loss")
+    drop_zero_variance: bool = False
+    refill_rounds: int = Field(default=0, ge=0, description="dynamic sampling: rounds for groups without a signal")
     beta: float = Field(default=0.0, ge=0, description="weight of the KL term against the starting model")
-    importance_correction: bool = False
+    importance_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
+        "none"
+    )
+    importance_clip: float = Field(default=2.0, ge=1, description="the ratio above which it truncates or masks")
     gradient_checkpointing: bool = False
     bf16: bool = True
+    attn_implementation: str | None = Field(default=None, description="as in transformers")
+    save_steps: int | None = Field(
+        default=None, ge=1, description="steps from checkpoint to checkpoint; none unless given"
+    )
+
+    @field_validator("mask_endings")
+    @classmethod
+    def _graded(cls, names: list[str]) -> list[str]:
+        graded = [reason.value for reason in StopReason if reason.valid]
+        if unknown := [name for name in names if name not in graded]:
+            raise ValueError(f"{unknown[0]!r} is no ending that is graded; those are {', '.join(graded)}")
+        return names
+
+
+class LogSection(_Section):
+    """What is told, beside metrics.jsonl and the report."""
+
+    report_to: list[Literal["trackio", "wandb", "tensorboard", "mlflow", "swanlab"]] = Field(default_factory=list)
+    trajectories: int = Field(default=0, ge=0, description="of each step, in a table")
 
 
 class EvalSection(_Section):
-    """The evaluation before and after training, on the environment's test split."""
+    """The evaluation before and after training, on the test split of each environment; 0 tasks: none."""
 
-    tasks: int = Field(default=50, ge=1)
+    tasks: int = Field(default=50, ge=0)
     samples: int = Field(default=2, ge=1)
     temperature: float = Field(default=1.0, ge=0)
     split: str = "test"
 
 
 class Recipe(_Section):
-    """A training run."""
+    """A training run, in one environment (`env`) or in a mixture (`envs`)."""
 
     name: str
     model: str
-    env: EnvSection
+    env: EnvSection | None = None
+    envs: tuple[EnvSection, ...] = ()
     seed: int = 0
     train_tasks: int | None = Field(default=None, ge=1, description="the first n of the train split; all unless given")
     dialect: str = "hermes"
@@ -87,6 +119,18 @@ class Recipe(_Section):
     train: TrainSection = TrainSection()
     lora: LoraSection | None = None
     eval: EvalSection = EvalSection()
+    log: LogSection = LogSection()
+
+    @property
+    def environments(self) -> tuple[EnvSection, ...]:
+        """What is trained in."""
+        return self.envs if self.env is None else (self.env,)
+
+    @model_validator(mode="after")
+    def _one_way_to_name_environments(self) -> Recipe:
+        if (self.env is None) == (not self.envs):
+            raise ValueError("name one environment under `env`, or several under `envs`")
+        return self
 
 
 def load_recipe(path: str | Path, overrides: dict[str, Any] | None = None) -> Recipe:
@@ -134,6 +178,8 @@ def _override(data: dict[str, Any], key: str, value: Any) -> None:
 
 def _explain(where: tuple[str, ...], kind: str, message: str, value: Any) -> str:
     name = ".".join(where)
+    if kind == "value_error":
+        return ": ".join(filter(None, [name, message.removeprefix("Value error, ")]))
     if kind != "extra_forbidden":
         return f"{name}: {message}" + ("" if kind == "missing" else f" (got {value!r:.60})")
     known = _keys(where[:-1])
@@ -145,10 +191,12 @@ def _keys(section: tuple[str, ...]) -> list[str]:
     """The valid keys of a section of the recipe."""
     model: type[BaseModel] = Recipe
     for part in section:
-        model = _section_type(model.model_fields[part].annotation)
+        if not part.isdigit():  # a place in a list
+            model = _section_type(model.model_fields[part].annotation)
     return list(model.model_fields)
 
 
 def _section_type(annotation: Any) -> type[BaseModel]:
-    options = get_args(annotation) if get_origin(annotation) is types.UnionType else (annotation,)
+    """The section behind `Section`, `Section | None` or `tuple[Section, ...]`."""
+    options = get_args(annotation) or (annotation,)
     return next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,150 +13,228 @@ from typing import Any
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback, set_seed
+from accelerate import PartialState
+from transformers import PrinterCallback, TrainerCallback, set_seed
 
 from skyrl_gym.background import BackgroundLoop
+from skyrl_gym.env import TextEnv
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.evaluate import Summary, evaluate
 from skyrl_gym.evaluate.report import write_report
-from skyrl_gym.evaluate.runs import JOURNAL, provenance, write_json
-from skyrl_gym.policy import Sampling, resolve_model
-from skyrl_gym.policy.transformers import TransformersPolicy
+from skyrl_gym.evaluate.runs import in_use, open_run, provenance, write_json
+from skyrl_gym.policy import Sampling
+from skyrl_gym.policy.base import Policy
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env
 from skyrl_gym.rollout import Deadlines, Journal, RolloutLimits, Runner
 from skyrl_gym.tasks import TaskSet
 from skyrl_gym.trainer.config import MultiTurnGRPOConfig
 from skyrl_gym.trainer.grpo import MultiTurnGRPOTrainer
-from skyrl_gym.trainer.recipe import Recipe
-from skyrl_gym.trainer.source import RunnerSource
+from skyrl_gym.trainer.models import (
+    check_policy,
+    keep_freed_memory,
+    load_model,
+    lora_config,
+    sampling_copy,
+    save_model,
+)
+from skyrl_gym.trainer.recipe import EnvSection, Recipe
+from skyrl_gym.trainer.resume import Finished, Ledger, checkpoint_of, cut_metrics, journal_of, mark_whole
+from skyrl_gym.trainer.source import RolloutSource, Share, SyncSource
+from skyrl_gym.trainer.stream import Ingredient, TaskStream
+from skyrl_gym.trainer.weights import plain_weights
 
 __all__ = ["TrainResult", "train"]
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Where the run is and what it did to held-out tasks."""
+    """Where the run is and what it did to held-out tasks, for the first of its environments."""
 
     run_dir: Path
-    before: Summary
-    after: Summary
+    before: Summary | None
+    after: Summary | None
 
 
-def train(recipe: Recipe, out: str | Path, on_progress: OnProgress = lambda progress: None) -> TrainResult:
+def train(
+    recipe: Recipe, out: str | Path, on_progress: OnProgress = lambda progress: None, *, resume: bool = False
+) -> TrainResult:
     """Runs a recipe into the folder `out`; the trained model is in `out/model`, the report in `out/report.html`.
 
+    Under `accelerate launch` every process calls it; the first one evaluates and writes the files.
+
+    Args:
+        resume: go on with what the folder holds; without it, a folder that is in use is refused.
+
     Raises:
-        ConfigError: the folder is in use, or the recipe names what isn't there.
-        RunAborted: an environment has a bug, or no trajectory was valid.
+        ConfigError: the folder is in use or of another recipe, or the recipe names what isn't there.
+        RunAborted: an environment has a bug, or nothing could be trained on.
     """
     folder = Path(out)
-    if (folder / "run.json").exists():
-        raise ConfigError(f"{folder} holds a run already; give another name")
-    tasks = _tasks(recipe, "train", recipe.train_tasks)
-    held_out = _tasks(recipe, recipe.eval.split, recipe.eval.tasks)
-    set_seed(recipe.seed)
-    _keep_freed_memory()
-    on_progress(Progress("load", 0, 1, message=f"loading {recipe.model}"))
-    model, tokenizer = _load(recipe)
-    policy = _sampling_copy(recipe, model, tokenizer)
-    write_json(
-        folder / "run.json",
-        {"kind": "train", "config": recipe.model_dump(), "provenance": provenance()},
-    )
-    loop = BackgroundLoop("rollouts")
-    try:
-        with Journal(folder / JOURNAL) as journal:
-            source = RunnerSource(_runner(recipe, policy, journal), policy, loop)
-            trainer = _trainer(recipe, folder, model, tokenizer, tasks, source, on_progress)
-            before = loop.run(_evaluate(recipe, folder, policy, held_out, "before", on_progress))
-            trainer.train()
-            source.sync(trainer.accelerator.unwrap_model(trainer.model), trainer.state.global_step)
-            after = loop.run(_evaluate(recipe, folder, policy, held_out, "after", on_progress))
-        on_progress(Progress("save", 0, 1, message=f"saving to {folder / 'model'}"))
-        _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder / "model")
-        write_report(folder)
-        return TrainResult(folder, before, after)
-    finally:
-        loop.run(policy.aclose())
-        loop.close()
+    _refuse_other_runs(recipe, folder, resume)
+    ingredients = [_ingredient(recipe, section) for section in recipe.environments]
+    held_out = [_tasks(recipe, section, recipe.eval.split, recipe.eval.tasks) for section in recipe.environments]
+    config = _config(recipe, folder)
+    with ExitStack() as held:
+        state = PartialState()
+        if state.is_main_process:
+            held.enter_context(in_use(folder))
+        run = _Run(recipe, folder, config, on_progress if state.is_main_process else lambda progress: None, held)
+        return run.all(ingredients, held_out)
 
 
-def _keep_freed_memory() -> None:
-    """Tells glibc to keep what is freed: given back and taken again each layer, it costs half of a CPU's time."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or torch.cuda.is_available():
+class _Run:
+    """The parts of one run, and its stages."""
+
+    def __init__(
+        self, recipe: Recipe, folder: Path, config: MultiTurnGRPOConfig, tell: OnProgress, held: ExitStack
+    ) -> None:
+        self.recipe, self.folder, self.config, self.tell = recipe, folder, config, tell
+        self.state = PartialState()
+        set_seed(recipe.seed)
+        keep_freed_memory()
+        tell(Progress("load", 0, 1, message=f"loading {recipe.model}"))
+        self.model, self.tokenizer = load_model(recipe)
+        self.loop = BackgroundLoop("rollouts")
+        held.callback(self.loop.close)
+        self.policy = sampling_copy(recipe, self.model, self.tokenizer)
+        held.callback(lambda: self.loop.run(self.policy.aclose()))
+        self.loop.run(check_policy(self.policy, needs_logprobs=recipe.train.importance_correction != "none"))
+        self.checkpoint = checkpoint_of(Path(config.output_dir)) if self.state.is_main_process else None
+        self.state.wait_for_everyone()  # what a kill left of a later checkpoint is gone
+        self.checkpoint = self.checkpoint or checkpoint_of(Path(config.output_dir))
+        self.journal = held.enter_context(Journal(journal_of(folder, self.state.process_index)))
+
+    def all(self, ingredients: list[Ingredient], held_out: list[TaskSet]) -> TrainResult:
+        if self.state.is_main_process and not (self.folder / "run.json").exists():
+            config = json.loads(self.recipe.model_dump_json())
+            write_json(self.folder / "run.json", {"kind": "train", "config": config, "provenance": provenance()})
+        source = self._source(ingredients)
+        trainer = self._trainer(source)
+        source.sync(plain_weights(self.model), 0)
+        before = self._evaluate(held_out, "before")
+        trainer.train(resume_from_checkpoint=None if self.checkpoint is None else str(self.checkpoint))
+        weights = dict(plain_weights(trainer.accelerator.unwrap_model(trainer.model)))
+        source.sync(weights, trainer.state.global_step)
+        after = self._evaluate(held_out, "after")
+        if self.state.is_main_process:
+            self.tell(Progress("save", 0, 1, message=f"saving to {self.folder / 'model'}"))
+            save_model(
+                trainer.accelerator.unwrap_model(trainer.model), weights, self.tokenizer, str(self.folder / "model")
+            )
+            write_report(self.folder)
+        return TrainResult(self.folder, before, after)
+
+    def _source(self, ingredients: list[Ingredient]) -> RolloutSource:
+        recipe = self.recipe
+        stream = TaskStream(ingredients, recipe.train.prompts_per_step, recipe.seed)
+        step = 0 if self.checkpoint is None else int(self.checkpoint.name.split("-")[1])
+        position = self._ledger.position_before(step)
+        stream.skip_to(position)
+        finished = Finished.read(self.folder, position)
+        self.state.wait_for_everyone()  # all have read before one writes
+        if self.state.is_main_process:
+            self._ledger.cut(step)
+            cut_metrics(self.folder / "metrics.jsonl", step)
+        share = Share(self.state.process_index, self.state.num_processes)
+        runner = _runner(recipe, self.policy, self.journal)
+        return SyncSource(stream, recipe.train.num_generations, runner, self.policy, self.loop, share, finished)
+
+    def _trainer(self, source: RolloutSource) -> MultiTurnGRPOTrainer:
+        trainer = MultiTurnGRPOTrainer(
+            source=source,
+            args=self.config,
+            model=self.model,
+            processing_class=self.tokenizer,
+            peft_config=lora_config(self.recipe.lora),
+            callbacks=[_Reporter(self.folder / "metrics.jsonl", self.tell), _Marker()],
+            on_batch=self._note if self.state.is_main_process else lambda step, groups: None,
+        )
+        trainer.remove_callback(PrinterCallback)  # prints each step as a dict, through any display
+        return trainer
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.folder / "steps.jsonl")
+
+    def _note(self, step: int, groups: int) -> None:
+        self._ledger.note(step, groups)
+
+    def _evaluate(self, held_out: list[TaskSet], when: str) -> Summary | None:
+        """All environments, on the first process; the others wait."""
+        found = None
+        if self.state.is_main_process and self.recipe.eval.tasks:
+            for number, (section, tasks) in enumerate(zip(self.recipe.environments, held_out, strict=True)):
+                name = when if number == 0 else f"{when}-{section.id.replace('/', '-')}"
+                summary = self.loop.run(
+                    evaluate(
+                        section.id,
+                        self.policy,
+                        tasks=tasks,
+                        samples=self.recipe.eval.samples,
+                        out_dir=self.folder / "eval" / name,
+                        env_kwargs={**section.kwargs, "split": self.recipe.eval.split, "dialect": self.recipe.dialect},
+                        sampling=_sampling(self.recipe, self.recipe.eval.temperature),
+                        limits=_limits(self.recipe),
+                        deadlines=Deadlines(episode_s=self.recipe.rollout.episode_s),
+                        on_progress=self.tell,
+                        stage=f"evaluate {name}",
+                    )
+                )
+                found = summary if number == 0 else found
+        self.state.wait_for_everyone()
+        return found
+
+
+def _refuse_other_runs(recipe: Recipe, folder: Path, resume: bool) -> None:
+    if not (folder / "run.json").exists():
         return
-    trim_threshold, top_pad, mmap_max = -1, -2, -4  # as in malloc.h
-    mallopt(mmap_max, 0)
-    mallopt(trim_threshold, -1)  # never
-    mallopt(top_pad, 2**28)
+    if not resume:
+        raise ConfigError(f"{folder} holds a run already; give another name, or --resume to go on with it")
+    asked, held = json.loads(recipe.model_dump_json()), open_run(folder).config
+    if differing := [key for key in asked | dict(held) if asked.get(key) != held.get(key)]:
+        raise ConfigError(f"{folder} holds a run of another recipe (it differs in {', '.join(differing)})")
 
 
-def _tasks(recipe: Recipe, split: str, count: int | None) -> TaskSet:
-    env = make_env(recipe.env.id, **{**recipe.env.kwargs, "split": split})
+def _ingredient(recipe: Recipe, section: EnvSection) -> Ingredient:
+    return Ingredient(section.id, _tasks(recipe, section, "train", recipe.train_tasks), section.weight)
+
+
+def _tasks(recipe: Recipe, section: EnvSection, split: str, count: int | None) -> TaskSet:
+    env = make_env(section.id, **{**section.kwargs, "split": split})
     tasks = env.tasks
     env.close()
     return tasks if count is None else tasks.take(count)
 
 
-def _load(recipe: Recipe) -> tuple[Any, Any]:
-    """The model to train, in fp32: bf16 weights would lose updates this small to rounding."""
-    source = str(resolve_model(recipe.model))
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"can't load the model {recipe.model}: {str(error).splitlines()[0]}") from error
-    return model, tokenizer
-
-
-def _sampling_copy(recipe: Recipe, model: Any, tokenizer: Any) -> TransformersPolicy:
-    """A copy of the model for sampling, in half precision: it decodes faster, and the weights follow each step."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    copy = AutoModelForCausalLM.from_config(model.config, dtype=torch.bfloat16).to(device).eval()
-    policy = TransformersPolicy(copy, tokenizer, dialect=recipe.dialect, name=recipe.model)
-    policy.load_weights(model.state_dict(), 0)
-    return policy
-
-
-def _runner(recipe: Recipe, policy: TransformersPolicy, journal: Journal) -> Runner:
-    rollout = recipe.rollout
+def _runner(recipe: Recipe, policy: Policy, journal: Journal) -> Runner:
     return Runner(
         policy,
-        Sampling(temperature=rollout.temperature, max_tokens=rollout.max_tokens, seed=recipe.seed),
-        {**recipe.env.kwargs, "dialect": recipe.dialect},
-        RolloutLimits(live=rollout.live, max_context=rollout.max_context),
-        Deadlines(episode_s=rollout.episode_s),
+        _sampling(recipe, recipe.rollout.temperature),
+        {},
+        _limits(recipe),
+        Deadlines(episode_s=recipe.rollout.episode_s),
         journal,
+        make=_maker(recipe),
     )
 
 
-def _trainer(
-    recipe: Recipe,
-    folder: Path,
-    model: Any,
-    tokenizer: Any,
-    tasks: TaskSet,
-    source: RunnerSource,
-    on_progress: OnProgress,
-) -> MultiTurnGRPOTrainer:
-    trainer = MultiTurnGRPOTrainer(
-        env_id=recipe.env.id,
-        tasks=tasks,
-        source=source,
-        args=_config(recipe, folder),
-        model=model,
-        processing_class=tokenizer,
-        peft_config=None if recipe.lora is None else _lora(recipe),
-        callbacks=[_Reporter(folder / "metrics.jsonl", on_progress)],
-    )
-    trainer.remove_callback(PrinterCallback)  # prints each step as a dict, through any display
-    return trainer
+def _maker(recipe: Recipe) -> Callable[..., TextEnv]:
+    """Makes each environment of a mixture with its own settings."""
+    settings = {section.id: {**section.kwargs, "dialect": recipe.dialect} for section in recipe.environments}
+    return lambda env_id, **_: make_env(env_id, **settings[env_id])
+
+
+def _sampling(recipe: Recipe, temperature: float) -> Sampling:
+    return Sampling(temperature=temperature, max_tokens=recipe.rollout.max_tokens, seed=recipe.seed)
+
+
+def _limits(recipe: Recipe) -> RolloutLimits:
+    return RolloutLimits(live=recipe.rollout.live, max_context=recipe.rollout.max_context)
 
 
 def _config(recipe: Recipe, folder: Path) -> MultiTurnGRPOConfig:
-    settings = recipe.train.model_dump(exclude={"prompts_per_step"})
+    ours = {"prompts_per_step", "save_steps", "attn_implementation"}
     world = int(os.environ.get("WORLD_SIZE", "1"))
     trajectories = recipe.train.prompts_per_step * recipe.train.num_generations
     per_pass = recipe.train.per_device_train_batch_size * world
@@ -166,8 +244,9 @@ def _config(recipe: Recipe, folder: Path) -> MultiTurnGRPOConfig:
             f"train.per_device_train_batch_size x processes = {per_pass}"
         )
     return MultiTurnGRPOConfig(
-        **settings,
+        **recipe.train.model_dump(exclude=ours),
         output_dir=str(folder / "checkpoints"),
+        run_name=folder.name,
         gradient_accumulation_steps=trajectories // per_pass,
         steps_per_generation=trajectories // per_pass,
         temperature=recipe.rollout.temperature,
@@ -175,42 +254,23 @@ def _config(recipe: Recipe, folder: Path) -> MultiTurnGRPOConfig:
         seed=recipe.seed,
         use_cpu=not torch.cuda.is_available(),
         logging_steps=1,
-        save_strategy="no",
-        report_to="none",
+        save_strategy="no" if recipe.train.save_steps is None else "steps",
+        save_steps=recipe.train.save_steps or 500,
+        save_total_limit=2,  # so that one is complete while another is written
+        report_to=list(recipe.log.report_to) or "none",
+        log_completions=recipe.log.trajectories > 0,
+        num_completions_to_print=0,
         disable_tqdm=True,
+        ddp_timeout=86_400,  # processes wait for each other while one evaluates
     )
 
 
-def _lora(recipe: Recipe) -> Any:
-    from peft import LoraConfig
+class _Marker(TrainerCallback):  # type: ignore[misc]
+    """Marks checkpoints that were written to the end."""
 
-    assert recipe.lora is not None
-    return LoraConfig(**recipe.lora.model_dump(), task_type="CAUSAL_LM")
-
-
-def _evaluate(
-    recipe: Recipe, folder: Path, policy: TransformersPolicy, tasks: TaskSet, when: str, on_progress: OnProgress
-) -> Coroutine[Any, Any, Summary]:
-    return evaluate(
-        recipe.env.id,
-        policy,
-        tasks=tasks,
-        samples=recipe.eval.samples,
-        out_dir=folder / "eval" / when,
-        env_kwargs={**recipe.env.kwargs, "split": recipe.eval.split, "dialect": recipe.dialect},
-        sampling=Sampling(temperature=recipe.eval.temperature, max_tokens=recipe.rollout.max_tokens, seed=recipe.seed),
-        limits=RolloutLimits(live=recipe.rollout.live, max_context=recipe.rollout.max_context),
-        deadlines=Deadlines(episode_s=recipe.rollout.episode_s),
-        on_progress=on_progress,
-        stage=f"evaluate {when}",
-    )
-
-
-def _save(model: Any, tokenizer: Any, target: Path) -> None:
-    """A plain model folder that every loader reads, adapters merged in."""
-    plain = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
-    plain.to(torch.bfloat16).save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            mark_whole(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 class _Reporter(TrainerCallback):  # type: ignore[misc]
@@ -221,7 +281,7 @@ class _Reporter(TrainerCallback):  # type: ignore[misc]
         self._on_progress = on_progress
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._on_progress(Progress("train", 0, state.max_steps))
+        self._on_progress(Progress("train", state.global_step, state.max_steps))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs or "reward" not in logs:

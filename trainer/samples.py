@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from skyrl_gym.rollout import Trajectory
@@ -14,8 +15,9 @@ class Sample:
     """One training sequence.
 
     `prompt_ids` end where the first sampled token stands; `mask` is 1 on the sampled tokens of
-    `completion_ids` and 0 on what the environment wrote between them. `logprobs`, `versions` and `turns`
-    have one entry for each token with mask 1; `logprobs` is None where the policy did not give them all.
+    `completion_ids` and 0 on what the environment wrote between them. `logprobs`, `versions`, `turns` and
+    `advantages` have one entry for each token with mask 1; `logprobs` is None where the policy did not give
+    them all.
     """
 
     prompt_ids: tuple[int, ...]
@@ -24,18 +26,28 @@ class Sample:
     logprobs: tuple[float, ...] | None
     versions: tuple[int, ...]
     turns: tuple[int, ...]
+    advantages: tuple[float, ...]
     task_id: str
     trajectory: int
-    advantage: float = 0.0
 
     @property
     def tokens(self) -> int:
         """Length of the whole sequence."""
         return len(self.prompt_ids) + len(self.completion_ids)
 
+    def spread(self, values: Iterable[float]) -> list[float]:
+        """One value for each sampled token -> one for each token of the completion, 0 in between."""
+        given = iter(values)
+        return [next(given) if bit else 0.0 for bit in self.mask]
 
-def samples_of(trajectory: Trajectory, index: int, advantage: float) -> list[Sample]:
-    """The sequences of one trajectory: one, and one more for each fork (a rewritten context)."""
+
+def samples_of(trajectory: Trajectory, index: int, advantages: float | Sequence[float]) -> list[Sample]:
+    """The sequences of one trajectory: one, and one more for each fork (a rewritten context).
+
+    Args:
+        index: names the trajectory within its batch.
+        advantages: one for all turns, or one for each.
+    """
     drafts: list[_Draft] = []
     for turn, step in enumerate(t.transition for t in trajectory.turns):
         if step is None:
@@ -45,7 +57,8 @@ def samples_of(trajectory: Trajectory, index: int, advantage: float) -> list[Sam
         else:
             drafts[-1].observe(step.input_ids)
         drafts[-1].sample(turn, step.sampled_ids, step.logprobs, step.policy_version)
-    return [draft.finish(trajectory.task_id, index, advantage) for draft in drafts if any(draft.mask)]
+    by_turn = [advantages] * len(trajectory.turns) if isinstance(advantages, float) else advantages
+    return [draft.finish(trajectory.task_id, index, by_turn) for draft in drafts if any(draft.mask)]
 
 
 class _Draft:
@@ -73,7 +86,7 @@ class _Draft:
         else:
             self.logprobs = None
 
-    def finish(self, task_id: str, index: int, advantage: float) -> Sample:
+    def finish(self, task_id: str, index: int, advantages: Sequence[float]) -> Sample:
         return Sample(
             self.prompt_ids,
             tuple(self.ids),
@@ -81,7 +94,7 @@ class _Draft:
             None if self.logprobs is None else tuple(self.logprobs),
             tuple(self.versions),
             tuple(self.turns),
+            tuple(advantages[turn] for turn in self.turns),
             task_id,
             index,
-            advantage,
         )

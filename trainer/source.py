@@ -2,61 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from skyrl_gym.background import BackgroundLoop
-from skyrl_gym.policy.transformers import TransformersPolicy
+from skyrl_gym.policy.base import Policy
 from skyrl_gym.rollout import RolloutRequest, Runner, Trajectory
+from skyrl_gym.trainer.resume import Finished
+from skyrl_gym.trainer.stream import TaskStream
 
-__all__ = ["RolloutSource", "RunnerSource", "sampling_weights"]
+__all__ = ["RolloutSource", "Share", "SyncSource", "TrainedPolicy"]
+
+
+class TrainedPolicy(Policy, Protocol):
+    """A policy whose weights can be replaced while it runs."""
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """Takes weights by name; completions that begin later carry this version."""
+        ...
 
 
 class RolloutSource(Protocol):
     """Makes trajectories under given weights."""
 
-    def sync(self, model: Any, version: int) -> None:
-        """From now on, sample from this model's weights."""
+    @property
+    def position(self) -> int:
+        """How many groups have been drawn, on all processes together."""
         ...
 
-    def collect(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
-        """One trajectory for each request, in the order of the requests."""
+    def sync(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """From now on, sample from these weights. Called on all processes together."""
+        ...
+
+    def draw(self, groups: int) -> list[Trajectory]:
+        """This process's share of the next groups, of which all processes together draw so many."""
         ...
 
 
-class RunnerSource:
-    """Rolls out in this process; the policy holds a copy of the weights in its own precision."""
+@dataclass(frozen=True)
+class Share:
+    """Which part of the work is this process's."""
 
-    def __init__(self, runner: Runner, policy: TransformersPolicy, loop: BackgroundLoop) -> None:
+    rank: int = 0
+    world: int = 1
+
+    def of(self, requests: Sequence[RolloutRequest]) -> Sequence[RolloutRequest]:
+        """Every `world`-th request."""
+        return requests[self.rank :: self.world]
+
+
+class SyncSource:
+    """Rolls out when asked to, and waits for it: what is trained on is sampled from the weights of the step.
+
+    Args:
+        stream: which tasks.
+        group_size: trajectories of a task.
+        runner: plays them.
+        policy: whom the runner asks.
+        loop: where it runs.
+        share: of this process.
+        finished: trajectories of an earlier run of this training, taken in place of playing them again.
+    """
+
+    def __init__(
+        self,
+        stream: TaskStream,
+        group_size: int,
+        runner: Runner,
+        policy: TrainedPolicy,
+        loop: BackgroundLoop,
+        share: Share = Share(),
+        finished: Finished | None = None,
+    ) -> None:
+        self._stream = stream
+        self._size = group_size
         self._runner = runner
         self._policy = policy
         self._loop = loop
+        self._share = share
+        self._finished = finished or Finished()
 
-    def sync(self, model: Any, version: int) -> None:
+    @property
+    def position(self) -> int:
+        """How many groups have been drawn."""
+        return self._stream.position
+
+    def sync(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Copies the weights over."""
-        self._policy.load_weights(sampling_weights(model), version)
+        self._policy.load_weights(weights, version)
 
-    def collect(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
-        """Runs them all."""
-        return self._loop.run(self._collect(requests))
+    def draw(self, groups: int) -> list[Trajectory]:
+        """Plays this process's share of the next groups."""
+        drawn = [request for _ in range(groups) for request in self._stream.next().requests(self._size)]
+        return self._loop.run(self._play(self._share.of(drawn)))
 
-    async def _collect(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
-        async with aclosing(self._runner.run(requests)) as finished:
-            by_key = {trajectory.key: trajectory async for trajectory in finished}
-        return [by_key[request.key] for request in requests]
-
-
-def sampling_weights(model: Any) -> Mapping[str, torch.Tensor]:
-    """A model's weights under the names of the plain model, LoRA adapters merged in."""
-    if not hasattr(model, "merge_adapter"):
-        weights: Mapping[str, torch.Tensor] = model.state_dict()
-        return weights
-    model.merge_adapter()
-    try:
-        merged = model.get_base_model().state_dict()
-        return {n.replace(".base_layer", ""): w.clone() for n, w in merged.items() if "lora_" not in n}
-    finally:
-        model.unmerge_adapter()
+    async def _play(self, requests: Iterable[RolloutRequest]) -> list[Trajectory]:
+        """One trajectory for each request, in the order of the requests."""
+        wanted = list(requests)
+        by_key = {request.key: self._finished.take(request) for request in wanted if request in self._finished}
+        missing = [request for request in wanted if request.key not in by_key]
+        async with aclosing(self._runner.run(missing)) as played:
+            async for trajectory in played:
+                by_key[trajectory.key] = trajectory
+        return [by_key[request.key] for request in wanted]

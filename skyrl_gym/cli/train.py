@@ -48,4 +48,6 @@ def run(
         from skyrl_gym.trainer.run import train
 
         result = train(loaded, folder, show)
-    print_results(Console(), {"before": result.before, "after": result.after}, folder / "report.html")
+    evaluations = {"before": result.before, "after": result.after}
+    rows = {name: summary for name, summary in evaluations.items() if summary is not None}
+    print_results(Console(), rows, folder / "report.html")

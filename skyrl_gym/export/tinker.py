@@ -32,7 +32,8 @@ def tinker_rows(selection: Selection, *, advantage: Estimator = "mean") -> Itera
     by_trajectory = dict(zip(trajectories, known, strict=True))
     for sequence in batch:
         credit = by_trajectory[sequence.sample.trajectory] or 0.0
-        yield _row(replace(sequence, sample=replace(sequence.sample, advantage=credit)))
+        credits = tuple(credit for _ in sequence.sample.turns)
+        yield _row(replace(sequence, sample=replace(sequence.sample, advantages=credits)))
 
 
 def _row(sequence: Sequence) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def _row(sequence: Sequence) -> dict[str, Any]:
     inputs: dict[str, Any] = {
         "target_tokens": ids[1:],
         "weights": unsampled + [float(sampled) for sampled in sample.mask],
-        "advantages": unsampled + [sample.advantage * sampled for sampled in sample.mask],
+        "advantages": unsampled + sample.spread(sample.advantages),
     }
     if (logprobs := sequence.aligned_logprobs) is not None:
         inputs["logprobs"] = unsampled + logprobs

@@ -2,7 +2,8 @@
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from skyrl_gym import StopReason, TaskSet, assistant
 from skyrl_gym.chat.testing import tiny_tokenizer
 from skyrl_gym.rollout import RolloutRequest, Trajectory, Transition, Turn
+from skyrl_gym.trainer.source import Share
+from skyrl_gym.trainer.stream import Ingredient, TaskStream
 
 GROUP = 4
 TASKS = TaskSet.from_rows([{"id": f"t{i}"} for i in range(4)])
@@ -53,25 +56,39 @@ def recorded(request: RolloutRequest, *, forks: bool = False) -> Trajectory:
 
 
 class Recorded:
-    """A rollout source that replays."""
+    """A rollout source that replays; `change` may alter each trajectory, which it is given with its number."""
 
-    def __init__(self, *, forks: bool = False, excluded: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        *,
+        forks: bool = False,
+        excluded: frozenset[int] = frozenset(),
+        change: Callable[[int, Trajectory], Trajectory] = lambda number, trajectory: trajectory,
+    ) -> None:
         self.forks = forks
         self.excluded = excluded
-        self.calls = 0
+        self.change = change
+        self.drawn: list[int] = []
+        self.share = Share(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+        self.stream = TaskStream([Ingredient("test", TASKS)], len(TASKS))
 
-    def sync(self, model: Any, version: int) -> None:
+    @property
+    def position(self) -> int:
+        return self.stream.position
+
+    def sync(self, weights: Any, version: int) -> None:
         pass
 
-    def collect(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
-        self.calls += 1
-        found = [recorded(request, forks=self.forks) for request in requests]
-        return [self._excluded(t) if i in self.excluded else t for i, t in enumerate(found)]
+    def draw(self, groups: int) -> list[Trajectory]:
+        self.drawn.append(groups)
+        requests = [r for _ in range(groups) for r in self.stream.next().requests(GROUP)]
+        return [self._trajectory(request) for request in self.share.of(requests)]
 
-    def _excluded(self, trajectory: Trajectory) -> Trajectory:
-        from dataclasses import replace
-
-        return replace(trajectory, stop_reason=StopReason.SANDBOX_LOST, reward=None)
+    def _trajectory(self, request: RolloutRequest) -> Trajectory:
+        found = self.change(request.sample, recorded(request, forks=self.forks))
+        if request.sample in self.excluded:
+            return replace(found, stop_reason=StopReason.SANDBOX_LOST, reward=None)
+        return found
 
 
 def one_step(folder: Path, source: Any, *, rows: int = 8, **settings: Any) -> dict[str, torch.Tensor]:
@@ -83,15 +100,14 @@ def one_step(folder: Path, source: Any, *, rows: int = 8, **settings: Any) -> di
     steps = 16 // (rows * world)
     config = MultiTurnGRPOConfig(
         output_dir=str(folder), per_device_train_batch_size=rows, gradient_accumulation_steps=steps,
-        steps_per_generation=steps, num_generations=GROUP, max_steps=1, learning_rate=1.0, optim="sgd",
+        steps_per_generation=steps, num_generations=GROUP, learning_rate=1.0, optim="sgd",
         max_grad_norm=1e9, lr_scheduler_type="constant", bf16=False, use_cpu=True, report_to="none",
         save_strategy="no", gradient_checkpointing=False, disable_tqdm=True, logging_steps=1,
-        max_completion_length=32, temperature=1.0, seed=0, **settings,
+        max_completion_length=32, temperature=1.0, seed=0, **{"max_steps": 1} | settings,
     )  # fmt: skip
-    trainer = MultiTurnGRPOTrainer(
-        env_id="test", tasks=TASKS, source=source, args=config, model=tiny_model(), processing_class=tiny_tokenizer()
-    )
+    trainer = MultiTurnGRPOTrainer(source=source, args=config, model=tiny_model(), processing_class=tiny_tokenizer())
     trainer.train()
+    source.log = {k: v for line in trainer.state.log_history for k, v in line.items()}
     model = trainer.accelerator.unwrap_model(trainer.model)
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 

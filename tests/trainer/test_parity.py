@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from skyrl_gym import StopReason
 from skyrl_gym.errors import ConfigError, RunAborted
 from skyrl_gym.rollout import RolloutRequest
 
@@ -93,45 +95,155 @@ def test_excluded_trajectories_leave_no_trace(tmp_path: Path, tools: Any) -> Non
     assert tools.distance(some, again) < 1e-5
 
 
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_the_step_does_not_depend_on_the_token_budget_of_a_forward_pass(
+    tmp_path: Path, tools: Any, loss_type: str
+) -> None:
+    whole = tools.one_step(tmp_path / "a", tools.Recorded(forks=True), rows=16, loss_type=loss_type)
+    for budget in (1, 60, 100_000):
+        cut = tools.one_step(
+            tmp_path / str(budget), tools.Recorded(forks=True), rows=16, loss_type=loss_type, max_forward_tokens=budget
+        )
+        assert tools.distance(whole, cut) < 1e-5
+
+
 def test_without_a_signal_the_optimizer_stands_still(tmp_path: Path, tools: Any) -> None:
-    class Constant(tools.Recorded):  # type: ignore[misc]
-        def collect(self, requests: Any) -> Any:
-            from dataclasses import replace
-
-            return [replace(t, reward=1.0) for t in super().collect(requests)]
-
-    assert tools.distance(tools.one_step(tmp_path, Constant()), tools.tiny_model().state_dict()) == 0.0
+    source = tools.Recorded(change=lambda number, t: replace(t, reward=1.0))
+    assert tools.distance(tools.one_step(tmp_path, source), tools.tiny_model().state_dict()) == 0.0
 
 
 def test_batches_without_a_valid_trajectory_end_the_run(tmp_path: Path, tools: Any) -> None:
-    with pytest.raises(RunAborted, match="1 batches in a row had no valid trajectory"):
+    with pytest.raises(RunAborted, match=r"1 batches in a row had no trajectory.*none is valid .sandbox_lost"):
         tools.one_step(tmp_path, tools.Recorded(excluded=frozenset(range(16))), max_empty_batches=1)
 
 
-def test_importance_correction_needs_logprobs(tmp_path: Path, tools: Any) -> None:
-    with pytest.raises(ConfigError, match="needs the policy's logprobs"):
-        tools.one_step(tmp_path, tools.Recorded(), importance_correction=True)
+def test_a_batch_of_which_every_token_is_masked_ends_the_run_and_says_why(tmp_path: Path, tools: Any) -> None:
+    with pytest.raises(RunAborted, match=r"masked by their endings.*done"):
+        tools.one_step(tmp_path, tools.Recorded(), max_empty_batches=1, mask_endings=["done"])
 
 
-def test_importance_weights_differ_from_1_when_the_sampler_does(tmp_path: Path, tools: Any) -> None:
-    class WithLogprobs(tools.Recorded):  # type: ignore[misc]
-        def collect(self, requests: Any) -> Any:
-            from dataclasses import replace
+def test_a_source_that_gives_nothing_ends_the_run(tmp_path: Path, tools: Any) -> None:
+    class Empty(tools.Recorded):  # type: ignore[misc]
+        def draw(self, groups: int) -> Any:
+            return []
 
-            def given(turn: Any) -> Any:
-                step = turn.transition
-                return replace(turn, transition=replace(step, logprobs=tuple(-3.0 for _ in step.sampled_ids)))
-
-            return [replace(t, turns=tuple(map(given, t.turns))) for t in super().collect(requests)]
-
-    corrected = tools.one_step(tmp_path / "a", WithLogprobs(), importance_correction=True)
-    plain = tools.one_step(tmp_path / "b", tools.Recorded())
-    assert tools.distance(corrected, plain) > 1e-4
+    with pytest.raises(RunAborted, match="gave no trajectory at all"):
+        tools.one_step(tmp_path, Empty())
 
 
-def test_settings_that_trl_would_take_but_we_cannot_are_refused(tmp_path: Path, tools: Any) -> None:
-    with pytest.raises(ConfigError, match="num_iterations is 1"):
-        tools.one_step(tmp_path, tools.Recorded(), num_iterations=2)
+def _overlong(number: int, trajectory: Any) -> Any:
+    return replace(trajectory, stop_reason=StopReason.CONTEXT_FULL) if number % 4 == 1 else trajectory
+
+
+def test_a_masked_ending_is_in_the_baseline_but_not_in_the_loss(tmp_path: Path, tools: Any) -> None:
+    """Masked: the others' advantages stay what they were. Excluded: they change."""
+    masked = tools.one_step(tmp_path / "a", tools.Recorded(change=_overlong), mask_endings=["context_full"])
+    trained = tools.one_step(tmp_path / "b", tools.Recorded(change=_overlong))
+    excluded = tools.one_step(tmp_path / "c", tools.Recorded(excluded=frozenset({1, 5, 9, 13})))
+    assert tools.distance(masked, trained) > 1e-4
+    assert tools.distance(masked, excluded) > 1e-4
+
+
+def _flat_first_groups(number: int, trajectory: Any) -> Any:
+    return replace(trajectory, reward=1.0 if number < 8 else float(number % 4))
+
+
+def test_groups_without_a_signal_are_kept_or_left_out_of_the_count_of_tokens(tmp_path: Path, tools: Any) -> None:
+    kept, dropped = (tools.Recorded(change=_flat_first_groups) for _ in range(2))
+    a = tools.one_step(tmp_path / "a", kept)
+    b = tools.one_step(tmp_path / "b", dropped, drop_zero_variance=True)
+    start = tools.tiny_model().state_dict()
+    assert tools.distance(b, start) > 1.2 * tools.distance(a, start)  # the same gradient over fewer tokens
+
+
+def test_groups_without_a_signal_are_drawn_anew_until_the_batch_is_full(tmp_path: Path, tools: Any) -> None:
+    source = tools.Recorded(change=_flat_first_groups)
+    tools.one_step(tmp_path, source, refill_rounds=3)
+    assert source.drawn == [4, 2]
+    assert (source.log["groups"], source.log["groups_with_signal"]) == (6, 4)
+
+
+def test_drawing_anew_has_a_bound(tmp_path: Path, tools: Any) -> None:
+    source = tools.Recorded(change=lambda number, t: replace(t, reward=1.0))
+    tools.one_step(tmp_path, source, refill_rounds=2)
+    assert source.drawn == [4, 4, 4]
+
+
+def _with_turn_rewards(number: int, trajectory: Any) -> Any:
+    first, last = trajectory.turns
+    return replace(trajectory, turns=(replace(first, reward=float(number % 3)), last))
+
+
+def test_credit_by_turn_changes_the_step_and_without_turn_rewards_does_not(tmp_path: Path, tools: Any) -> None:
+    whole = tools.one_step(tmp_path / "a", tools.Recorded())
+    by_turn = tools.one_step(tmp_path / "b", tools.Recorded(), turn_discount=1.0)
+    assert tools.distance(whole, by_turn) < 1e-6
+    rewarded = tools.one_step(tmp_path / "c", tools.Recorded(change=_with_turn_rewards), turn_discount=0.9)
+    again = tools.one_step(tmp_path / "d", tools.Recorded(change=_with_turn_rewards, forks=True), turn_discount=0.9)
+    assert tools.distance(whole, rewarded) > 1e-4
+    assert tools.distance(rewarded, again) < 1e-5  # merged and apart
+
+
+def _with_logprobs(number: int, trajectory: Any) -> Any:
+    def given(turn: Any) -> Any:
+        step = turn.transition
+        return replace(turn, transition=replace(step, logprobs=tuple(-3.0 for _ in step.sampled_ids)))
+
+    return replace(trajectory, turns=tuple(map(given, trajectory.turns)))
+
+
+@pytest.mark.parametrize("kind", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+def test_importance_correction_needs_logprobs(tmp_path: Path, tools: Any, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{kind}' needs the policy's logprobs"):
+        tools.one_step(tmp_path, tools.Recorded(), importance_correction=kind)
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_importance_weights_differ_from_1_when_the_sampler_does(tmp_path: Path, tools: Any, loss_type: str) -> None:
+    source = tools.Recorded(change=_with_logprobs)
+    corrected = tools.one_step(tmp_path / "a", source, importance_correction="token_truncate", loss_type=loss_type)
+    plain = tools.one_step(tmp_path / "b", tools.Recorded(change=_with_logprobs), loss_type=loss_type)
+    assert tools.distance(corrected, plain) > 1e-5
+    assert source.log["sampling/kl"] > 1.0
+    assert source.log["sampling/ratio_max"] > 10.0
+
+
+def test_the_mismatch_is_told_without_a_correction_and_is_none_where_the_sampler_is_the_model(
+    tmp_path: Path, tools: Any
+) -> None:
+    model = tools.tiny_model()
+
+    def exact(number: int, trajectory: Any) -> Any:
+        prompts = list(trajectory.prompts())
+        turns = []
+        for turn, prompt in zip(trajectory.turns, prompts, strict=True):
+            ids = torch.tensor([[*prompt, *turn.transition.sampled_ids]])
+            with torch.no_grad():
+                logprobs = model(ids).logits[0].log_softmax(-1)
+            found = [float(logprobs[i - 1, ids[0, i]]) for i in range(len(prompt), ids.shape[1])]
+            turns.append(replace(turn, transition=replace(turn.transition, logprobs=tuple(found))))
+        return replace(trajectory, turns=tuple(turns))
+
+    source = tools.Recorded(change=exact)
+    tools.one_step(tmp_path, source)
+    assert source.log["sampling/kl"] == pytest.approx(0, abs=1e-6)
+    assert source.log["sampling/ratio_max"] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"num_iterations": 2}, "num_iterations is 1"),
+        ({"turn_discount": 1.5}, "turn_discount is from 0 to 1"),
+        ({"mask_endings": ["overlong"]}, "'overlong' is no ending that is graded; those are done"),
+        ({"mask_endings": ["sandbox_lost"]}, "no ending that is graded"),
+        ({"mask_truncated_completions": True}, "here it is mask_endings"),
+        ({"max_steps": -1}, "max_steps is 1 or more"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, tools: Any, settings: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        tools.one_step(tmp_path, tools.Recorded(), **settings)
 
 
 PROGRAM = """

@@ -13,11 +13,17 @@ from skyrl_gym.trainer.recipe import load_recipe, parse_recipe
 MINIMAL: dict[str, Any] = {"name": "n", "model": "m", "env": {"id": "skyrl/memory-v0"}}
 
 
+def test_a_mixture_of_environments() -> None:
+    recipe = parse_recipe({**MINIMAL, "env": None, "envs": [{"id": "a"}, {"id": "b", "weight": {0: 1, 50: 0.5}}]})
+    assert [(e.id, e.weight) for e in recipe.environments] == [("a", 1.0), ("b", {0: 1.0, 50: 0.5})]
+
+
 def test_defaults_and_overrides(tmp_path: Path) -> None:
     file = tmp_path / "r.yaml"
     file.write_text("name: n\nmodel: m\nenv: {id: skyrl/memory-v0}\n")
     recipe = load_recipe(file, {"train.max_steps": 7, "env.kwargs.chunk_words": 9, "lora.r": 4})
-    assert (recipe.train.max_steps, recipe.env.kwargs, recipe.lora and recipe.lora.r) == (7, {"chunk_words": 9}, 4)
+    assert recipe.environments[0].kwargs == {"chunk_words": 9}
+    assert (recipe.train.max_steps, recipe.lora and recipe.lora.r) == (7, 4)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +35,12 @@ def test_defaults_and_overrides(tmp_path: Path) -> None:
         ({"train": {"max_steps": 0}}, "train.max_steps: .*greater than or equal to 1 .got 0."),
         ({"train": {"loss_type": "ppo"}}, "train.loss_type: .*'grpo'"),
         ({"model": None}, "model: "),
+        ({"env": None}, "^recipe: name one environment under `env`, or several under `envs`$"),
+        ({"envs": [{"id": "a"}]}, "name one environment"),
+        ({"env": None, "envs": [{"id": "a", "wieght": 2}]}, r"unknown key 'envs\.0\.wieght'; did you mean 'weight'"),
+        ({"train": {"num_generations": 1}}, "train.num_generations: .*greater than or equal to 2 .got 1."),
+        ({"train": {"mask_endings": ["overlong"]}}, "train.mask_endings: 'overlong' is no ending that is graded"),
+        ({"train": {"importance_correction": "tis"}}, "train.importance_correction: .*'token_truncate'"),
     ],
 )
 def test_faults_are_named(change: dict[str, Any], says: str) -> None:
@@ -37,8 +49,8 @@ def test_faults_are_named(change: dict[str, Any], says: str) -> None:
 
 
 def test_a_missing_key_and_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="env: Field required"):
-        parse_recipe({"name": "n", "model": "m"})
+    with pytest.raises(ConfigError, match="model: Field required"):
+        parse_recipe({"name": "n", "env": {"id": "e"}})
     with pytest.raises(ConfigError, match="can't read the recipe"):
         load_recipe(tmp_path / "none.yaml")
     broken = tmp_path / "b.yaml"

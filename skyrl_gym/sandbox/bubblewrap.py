@@ -1,11 +1,12 @@
 """The default sandbox: bubblewrap, without a daemon and without root.
 
 What holds: own user, pid, network, ipc, uts and mount namespaces; no capabilities and no further user namespaces;
-an environment of its own (also in /proc/1/environ); only /usr, a few files of /etc and the mounts are there. All
-that is written lies in memory, at most `disk_mb`, and goes when the sandbox goes. Processes are limited for the
-sandbox as a whole. As root, the sandbox runs as an unprivileged user.
-What does not: memory is limited for each process, not for all of them together; no seccomp filter; /proc/meminfo
-shows the host's; a flaw of the kernel's is not contained.
+a filter of system calls (`skyrl_gym.sandbox.seccomp`); an environment of its own (also in /proc/1/environ); only
+/usr, a few files of /etc and the mounts are there. All that is written lies in memory, at most `disk_mb`, and goes
+when the sandbox goes. Processes are limited for the sandbox as a whole. As root, the sandbox runs as an unprivileged
+user.
+What does not: memory is limited for each process, not for all of them together; CPU time is not limited;
+/proc/meminfo shows the host's; a flaw of the kernel's is not contained.
 
 A command of `exec` has a pid namespace of its own: it shares files and network with the shell, not processes.
 """
@@ -17,13 +18,14 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from skyrl_gym.errors import SandboxError, SandboxLost
-from skyrl_gym.sandbox import idmapped, namespaces
+from skyrl_gym.sandbox import idmapped, namespaces, seccomp
 from skyrl_gym.sandbox.backend import SandboxBackend
 from skyrl_gym.sandbox.base import Mount, Snapshot
 from skyrl_gym.sandbox.ledger import Entry
@@ -57,8 +59,8 @@ class _Holder:
 class BubblewrapSandbox(SandboxBackend):
     """A holder of namespaces, entered by each command.
 
-    Capabilities: `processes:rlimit`, `memory:rlimit`, `disk:tmpfs`; with private mounts `private:overlay`
-    (copy-on-write), or `private:copy` where one of them had to be copied.
+    Capabilities: `processes:rlimit`, `memory:rlimit`, `disk:tmpfs`; `seccomp` where this machine's system calls are
+    known; with private mounts `private:overlay` (copy-on-write), or `private:copy` where one of them had to be copied.
     """
 
     backend: ClassVar[str] = "bubblewrap"
@@ -86,7 +88,8 @@ class BubblewrapSandbox(SandboxBackend):
         for number in private - self._overlaid if saved is None else ():
             await asyncio.to_thread(self._copy, number)
         how = {"private:copy" if private - self._overlaid else "private:overlay"} if private else set()
-        self.capabilities = frozenset({"processes:rlimit", "memory:rlimit", "disk:tmpfs", *how})
+        filtered = {"seccomp"} if seccomp.program() else set()
+        self.capabilities = frozenset({"processes:rlimit", "memory:rlimit", "disk:tmpfs", *filtered, *how})
 
     async def _save(self) -> FileSnapshot:
         private = (number for number, mount in enumerate(self.spec.mounts) if mount.mode == "private")
@@ -190,14 +193,14 @@ class BubblewrapSandbox(SandboxBackend):
     async def _spawn(self, command: Sequence[str], env: Mapping[str, str], interactive: bool) -> Running:
         bwrap = [*self._enter(), *namespaces.limited_bwrap(self.spec.limits)]
         # Not as arguments, which every user of the machine can read.
-        options = os.memfd_create("options")
-        try:
-            os.write(options, "\0".join(namespaces.command_options(self.spec, env)).encode())
-            os.lseek(options, 0, os.SEEK_SET)
-            command = [*bwrap, "--args", str(options), "--", *command]
-            process = await spawn(*command, env=ENVIRONMENT, pass_fds=(options,))
-        finally:
-            os.close(options)
+        options = "\0".join(namespaces.command_options(self.spec, env)).encode()
+        files = {"--args": options}
+        if filtering := seccomp.program():
+            files["--seccomp"] = filtering
+        with ExitStack() as held:
+            opened = {option: held.enter_context(_in_memory(data)) for option, data in files.items()}
+            given = [part for option, descriptor in opened.items() for part in (option, str(descriptor))]
+            process = await spawn(*bwrap, *given, "--", *command, env=ENVIRONMENT, pass_fds=tuple(opened.values()))
         return _Enclosed(process)
 
     async def _demolish(self, entry: Entry) -> None:
@@ -267,6 +270,18 @@ def _can_be_lower(mount: Mount) -> bool:
     """Whether a folder can be overlaid: the sandbox's user must reach it, and own it to write over its files."""
     source, user = Path(mount.source), namespaces.NOBODY if os.geteuid() == 0 else os.geteuid()
     return source.stat().st_uid == user and readable_by_sandbox(source.resolve())
+
+
+@contextmanager
+def _in_memory(data: bytes) -> Iterator[int]:
+    """A descriptor from which a program can read this."""
+    descriptor = os.memfd_create("skyrl")
+    try:
+        os.write(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 async def _first_object(descriptor: int) -> bytes:

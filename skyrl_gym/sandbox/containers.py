@@ -1,8 +1,8 @@
 """The container backend: Docker, or Podman by Docker's interface, with the files of an image.
 
 What holds: the container's own processes, network (none unless asked for), ipc and host name; no capabilities and
-no new privileges; the engine's seccomp filter; memory, swap, processes and CPU by control groups, each read back
-after the start and named in `capabilities` only where it holds.
+no new privileges; a filter of system calls, Docker's own or, for Podman, that of `seccomp`; memory, swap, processes
+and CPU by control groups, each read back after the start and named in `capabilities` only where it holds.
 What does not: inside, commands are the image's user, mostly root, and can change all of its files; disk is not
 limited; a command's daemon that empties its environment outlives the command, though not the sandbox; a flaw of the
 kernel's or the engine's is not contained.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -22,7 +23,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 from skyrl_gym.errors import SandboxError, SandboxLost
-from skyrl_gym.sandbox import engine
+from skyrl_gym.sandbox import engine, seccomp
 from skyrl_gym.sandbox.backend import SandboxBackend
 from skyrl_gym.sandbox.base import SandboxSpec, Snapshot
 from skyrl_gym.sandbox.ledger import Entry, Ledger
@@ -91,7 +92,7 @@ class DockerSandbox(SandboxBackend):
         self._origin = snapshot if isinstance(snapshot, _ImageSnapshot) else None
         image = self._origin.use() if self._origin else self._image
         entry.undo = partial(_undo, name, image if self._origin else None)
-        self._container = await _call(self._client.containers.create, image, name=name, **self._options())
+        self._container = await _call(self._create, image)
         await _call(self._container.start)
         held = [f"{kind}:cgroup" for kind in await self._held_limits()]
         private = [mount for mount in self.spec.mounts if mount.mode == "private"]
@@ -99,6 +100,17 @@ class DockerSandbox(SandboxBackend):
         if snapshot is None:
             for mount in private:
                 await self.upload(Path(mount.source), mount.target)
+
+    def _create(self, image: str) -> Any:
+        assert self._engine is not None
+        options = self._options()
+        if not self._engine.name.startswith("Podman"):
+            return self._client.containers.create(image, name=self._name, **options)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as filtering:  # Podman takes a file's name
+            filtering.write(seccomp.profile())
+            filtering.flush()
+            options["security_opt"] = [*options["security_opt"], f"seccomp={filtering.name}"]
+            return self._client.containers.create(image, name=self._name, **options)
 
     def _options(self) -> dict[str, Any]:
         limits, shown = self.spec.limits, [mount for mount in self.spec.mounts if mount.mode == "read_only"]

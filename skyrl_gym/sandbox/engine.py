@@ -38,10 +38,11 @@ INSTALL = "start Docker (dockerd) or Podman (podman system service), or name its
 
 @dataclass(frozen=True)
 class Engine:
-    """A client of an engine, and the address that it is at."""
+    """A client of an engine, the address that it is at, and what it calls itself."""
 
     client: Any
     address: str
+    name: str
 
     def close(self) -> None:
         """Closes the client."""
@@ -105,7 +106,8 @@ def connect() -> Engine:
     for place in places:
         try:
             _knock(place)  # the SDK leaves a connection open where nobody answers
-            return Engine(docker.DockerClient(base_url=place, version="auto", timeout=TIMEOUT_S), place)
+            client = docker.DockerClient(base_url=place, version="auto", timeout=TIMEOUT_S)
+            return Engine(client, place, _name_of(client))
         except (docker.errors.DockerException, OSError) as error:
             reasons.append(f"{place}: {error}")
     raise SandboxError(f"no container engine answers ({'; '.join(reasons)}): {INSTALL}")
@@ -115,9 +117,7 @@ def problem() -> tuple[str, str, str]:
     """What is wrong, what to do about it, and the version of an engine that answers: first and last are exclusive."""
     try:
         with closing(connect()) as engine:
-            version = engine.client.version()
-            name = next((part["Name"] for part in version.get("Components", ())), "Engine")
-            return "", "", f"{name} {version['Version']} at {engine.address}"
+            return "", "", f"{engine.name} at {engine.address}"
     except MissingDependency as error:
         what, _, remedy = str(error).partition("; it comes with: ")
         return what, remedy, ""
@@ -187,6 +187,12 @@ def remove_image(client: Any, name: str) -> None:
 
     with contextlib.suppress(docker.errors.NotFound):
         client.api.remove_image(name, force=True)
+
+
+def _name_of(client: Any) -> str:
+    version = client.version()
+    parts = [part["Name"] for part in version.get("Components") or ()]
+    return f"{'Podman' if 'Podman Engine' in parts else 'Docker'} {version['Version']}"
 
 
 def _knock(address: str) -> None:

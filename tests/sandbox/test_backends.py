@@ -8,14 +8,19 @@ from typing import Any, ClassVar
 import pytest
 
 from skyrl_gym.errors import SandboxError
-from skyrl_gym.sandbox import Ledger, Sandbox, SandboxSpec, Snapshot, bubblewrap_problem, open_sandbox
-from skyrl_gym.sandbox.testing import Harness, SandboxContract, SnapshotTests
+from skyrl_gym.sandbox import Ledger, Mount, Sandbox, SandboxSpec, Snapshot, bubblewrap_problem, open_sandbox
+from skyrl_gym.sandbox.testing import Harness, SandboxContract, SandboxSecurity, SnapshotTests
 
 
 @pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
 class TestBubblewrap(SandboxContract):
     async def open(self, spec: SandboxSpec, ledger: Ledger, snapshot: Snapshot | None = None) -> Sandbox:
         return await open_sandbox(spec, "bubblewrap", ledger=ledger, snapshot=snapshot)
+
+
+@pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
+class TestBubblewrapIsSecure(SandboxSecurity):
+    open = TestBubblewrap.open
 
 
 @pytest.mark.filterwarnings("ignore::skyrl_gym.sandbox.UnsafeSandboxWarning")
@@ -48,6 +53,20 @@ class TestDockerInBrief(OnContainers, SnapshotTests):
 
 
 class TestPodmanInBrief(OnContainers, SnapshotTests):
+    engine = "podman"
+
+
+class WithPython(OnContainers):
+    def made_like(self, spec: SandboxSpec) -> SandboxSpec:
+        """This machine's programs in place of the image's."""
+        return super().made_like(replace(spec, mounts=(*spec.mounts, Mount("/usr", "/usr"))))
+
+
+class TestDockerIsSecure(WithPython, SandboxSecurity):
+    engine = "docker"
+
+
+class TestPodmanIsSecure(WithPython, SandboxSecurity):
     engine = "podman"
 
 

@@ -37,7 +37,7 @@ NAP = f"900.{secrets.randbelow(10**9):09d}"
 needs_bubblewrap = pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
 
 
-def inside(command: str, spec: SandboxSpec | None = None) -> Any:
+def inside(command: str | list[str], spec: SandboxSpec | None = None) -> Any:
     async def main() -> Any:
         async with await open_sandbox(spec or SandboxSpec(), ledger=Ledger()) as box:
             return await box.exec(command, timeout_s=20)
@@ -279,6 +279,48 @@ def test_privileges_can_not_be_had_back() -> None:
     for attempt in ("unshare -U true", "unshare -m true", "mount -t tmpfs x /tmp", "nsenter -t 1 -m true"):
         assert inside(attempt).code != 0, attempt
     assert "NoNewPrivs:\t1" in inside("cat /proc/self/status").text
+
+
+REFUSED = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace(16, 1, 0, 0) == 0 and print("ptrace")
+libc.syscall(NUMBERS["io_uring_setup"], 1, 0) != -1 and print("io_uring")
+for name, number in NUMBERS.items():
+    ctypes.set_errno(0)
+    if libc.syscall(number, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1:
+        print(name, ctypes.get_errno())
+print("done")
+"""
+
+
+@needs_bubblewrap
+def test_calls_that_no_command_needs_are_refused() -> None:
+    numbers = {
+        "keyctl": 250,
+        "bpf": 321,
+        "perf_event_open": 298,
+        "io_uring_setup": 425,
+        "userfaultfd": 323,
+        "mount": 165,
+    }
+    if os.uname().machine != "x86_64":
+        pytest.skip("the numbers are those of x86_64")
+    assert (
+        inside(f"/usr/bin/python3 -c '{REFUSED.replace('NUMBERS', repr(numbers).replace(chr(39), chr(34)))}'").text
+        == "done\n"
+    )
+
+
+@needs_bubblewrap
+def test_threads_processes_and_terminals_work_under_the_filter() -> None:
+    program = (
+        "import multiprocessing, os, pty, threading\n"
+        "thread = threading.Thread(target=print, args=['thread']); thread.start(); thread.join()\n"
+        "process = multiprocessing.Process(target=print, args=['process']); process.start(); process.join()\n"
+        "print(bool(pty.openpty()))\n"
+    )
+    assert inside(["/usr/bin/python3", "-c", program]).text.split() == ["thread", "process", "True"]
 
 
 @needs_bubblewrap

@@ -14,13 +14,23 @@ A backend's own test module says how one of its sandboxes is opened, and pytest 
 `SandboxContract` holds no attack, and may be run on a backend that does not isolate. `SandboxSecurity` may not.
 """
 
-from skyrl_gym.sandbox.testing.commands import CommandTests
-from skyrl_gym.sandbox.testing.harness import Harness, reachable_folder, survivors
-from skyrl_gym.sandbox.testing.shells import ShellTests
-from skyrl_gym.sandbox.testing.snapshots import SnapshotTests
+import pytest
 
-__all__ = ["Harness", "SandboxContract", "SnapshotTests", "reachable_folder", "survivors"]
+# Before they are imported, so that they say what they found.
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("commands", "security", "shells", "snapshots")))
+
+from skyrl_gym.sandbox.testing.commands import CommandTests  # noqa: E402
+from skyrl_gym.sandbox.testing.harness import Harness, reachable_folder, survivors  # noqa: E402
+from skyrl_gym.sandbox.testing.security import SecurityTests  # noqa: E402
+from skyrl_gym.sandbox.testing.shells import ShellTests  # noqa: E402
+from skyrl_gym.sandbox.testing.snapshots import SnapshotTests  # noqa: E402
+
+__all__ = ["Harness", "SandboxContract", "SandboxSecurity", "SnapshotTests", "reachable_folder", "survivors"]
 
 
 class SandboxContract(CommandTests, ShellTests, SnapshotTests):
     """Commands, files, the shell, snapshots, and that nothing is left behind."""
+
+
+class SandboxSecurity(SecurityTests):
+    """What no command may reach, for backends that isolate."""

@@ -22,7 +22,7 @@ import gymnasium as gym
 from skyrl_gym.background import BackgroundLoop, call_hook
 from skyrl_gym.chat.dialects import get_dialect
 from skyrl_gym.errors import ConfigError, GradeError, MessageError, StopReason
-from skyrl_gym.messages import Conversation, Message, ToolCall, format_transcript, tool_result, user
+from skyrl_gym.messages import Conversation, Message, ToolCall, add_text, format_transcript, tool_result, user
 from skyrl_gym.outcomes import Grade, TurnResult
 from skyrl_gym.probes import NOTHING, Probe
 from skyrl_gym.recording import Recording, ToolRecorder
@@ -106,6 +106,10 @@ class TextEnv(gym.Env[Conversation, Action]):
     def respond(self, message: Message) -> str | ToolResult | Awaitable[str | ToolResult]:
         """Answers an assistant message without any call. Text reminds and counts as an unusable answer."""
         return f"Your message has no tool call. Call one of: {', '.join(self._tools)}."
+
+    def notice(self, result: TurnResult) -> str:
+        """Text to add to what the policy sees after a turn that does not end the episode; empty for none."""
+        return ""
 
     def grade(self) -> float | Grade | Awaitable[float | Grade]:
         """The reward of the episode as it stands."""
@@ -237,6 +241,8 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._invalid_in_a_row = self._invalid_in_a_row + 1 if result.invalid else 0
         result = replace(result, stop=result.stop or self._limit_reached())
         self._stop = result.stop
+        if result.stop is None and (notice := self.notice(result)):
+            result = replace(result, observations=add_text(result.observations, notice))
         held = () if result.context_edit else (*self._conversation, message)
         self._conversation = (*held, *result.observations)
         self._transcript = (*self._transcript, message, *result.observations)

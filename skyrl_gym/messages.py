@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from skyrl_gym.errors import MessageError
@@ -19,6 +19,7 @@ __all__ = [
     "Role",
     "TextPart",
     "ToolCall",
+    "add_text",
     "assistant",
     "decode_arguments",
     "format_transcript",
@@ -127,6 +128,13 @@ def assistant(content: Content | None = None, *calls: ToolCall) -> Message:
 def tool_result(call: ToolCall, content: Content) -> Message:
     """The answer to one tool call."""
     return Message("tool", content, tool_call_id=call.id, name=call.name)
+
+
+def add_text(messages: Conversation, text: str) -> Conversation:
+    """The messages with text added to the last one, or in a user message after it where that holds more than text."""
+    if messages and isinstance(messages[-1].content, str):
+        return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n\n{text}"))
+    return (*messages, user(text))
 
 
 def to_openai(message: Message) -> dict[str, Any]:

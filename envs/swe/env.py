@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
+from pathlib import Path
 from string import Template
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from skyrl_gym.env import Grade, TextEnv
+from skyrl_gym.env import Grade, TextEnv, TurnResult
 from skyrl_gym.envs.swe.changes import taken_over
 from skyrl_gym.envs.swe.cheats import cheats
-from skyrl_gym.envs.swe.files import FileEditor
+from skyrl_gym.envs.swe.files import SYNTAX_WARNING, FileEditor
 from skyrl_gym.envs.swe.grading import run_tests, score
+from skyrl_gym.envs.swe.hints import HINTS, Course, check_hints, hints
 from skyrl_gym.envs.swe.instance import Instance, read_instance
 from skyrl_gym.envs.swe.report import TestReport
 from skyrl_gym.envs.swe.schemas import standard_row
 from skyrl_gym.envs.swe.solve import gold_actions
 from skyrl_gym.envs.swe.sources import SHIPPED, load_source, read_tasks, splits_of
 from skyrl_gym.envs.swe.workplace import Workplace, open_workplace
-from skyrl_gym.errors import MessageError, ToolError
+from skyrl_gym.errors import ConfigError, MessageError, ToolError
 from skyrl_gym.messages import ToolCall
 from skyrl_gym.probes import GOLD, Probe
 from skyrl_gym.sandbox import ExecResult
@@ -32,6 +35,8 @@ __all__ = ["SweEnv"]
 MAX_OUTPUT = 16_384
 NOTE_ROOM = 512
 BASH_S = 120
+NOT_FOUND = 127  # a shell's exit status for a command that is not there
+CHARACTERS = 4  # of a token, about
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class _Episode:
     instance: Instance
     place: Workplace
     editor: FileEditor
+    course: Course
 
 
 class SweEnv(TextEnv):
@@ -46,14 +52,28 @@ class SweEnv(TextEnv):
 
     Args:
         source: where the tasks come from: `shipped`, or one of the published sets that the suite card lists.
+        prompt: `task`, `workflow` with the steps to take, or a file of your own ($repository, $problem, $python).
+        hints: which notices and hints the agent gets: turns, tokens, edits, commands, repeats.
+        context_tokens: of the model; the notice of tokens counts from it, at four characters a token.
         kwargs: of `TextEnv`. `tasks` may be a file or hub id with rows in any of the published schemas.
     """
 
     default_max_turns: ClassVar[int] = 50
 
-    def __init__(self, *, source: str = SHIPPED, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        source: str = SHIPPED,
+        prompt: str = "task",
+        hints: Sequence[str] = HINTS,
+        context_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.splits = splits_of(source)
         self.source = source
+        self.prompt = _prompt(prompt)
+        self.hints = check_hints(hints)
+        self.context_tokens = context_tokens
         super().__init__(**kwargs)
         self._episode: _Episode | None = None
 
@@ -72,10 +92,21 @@ class SweEnv(TextEnv):
         """Opens a sandbox with the repository in it."""
         instance = read_instance(Task(task.id, standard_row(task.data)))
         place = await open_workplace(instance)
-        self._episode = _Episode(instance, place, FileEditor(place.box, place.python))
-        text = (files("skyrl_gym.envs.swe") / "prompts" / "task.md").read_text()
+        self._episode = _Episode(instance, place, FileEditor(place.box, place.python), Course())
         problem = instance.problem_statement.strip()
-        return Template(text).substitute(repository=place.repository, problem=problem, python=place.python)
+        words = {"repository": place.repository, "problem": problem, "python": place.python or "python"}
+        return Template(self.prompt).safe_substitute(words)
+
+    def notice(self, result: TurnResult) -> str:
+        """What is left, and what to do after something that failed."""
+        used = sum(len(message.text or "") + len(str(message.tool_calls)) for message in self.conversation)
+        used += sum(len(message.text or "") for message in (result.action, *result.observations))
+        left = None if self.context_tokens is None else self.context_tokens - used // CHARACTERS
+        course = self._current.course
+        course.count(result.action.tool_calls)
+        text = hints(self.hints, course, self.max_turns - self._turns, left)
+        course.forget()
+        return text
 
     @tool(timeout_s=BASH_S + 30, max_bytes=MAX_OUTPUT)
     async def bash(self, command: str, timeout: Annotated[int, Field(ge=1, le=BASH_S)] = BASH_S) -> str:
@@ -86,7 +117,10 @@ class SweEnv(TextEnv):
             timeout: seconds until it is stopped
         """
         shell = await self._current.place.box.shell()
-        return _describe(await shell.run(command, timeout_s=timeout, max_bytes=MAX_OUTPUT - NOTE_ROOM), timeout)
+        result = await shell.run(command, timeout_s=timeout, max_bytes=MAX_OUTPUT - NOTE_ROOM)
+        if result.status == "timeout" or result.code == NOT_FOUND:
+            self._current.course.failed = "timeout" if result.status == "timeout" else "unknown"
+        return _describe(result, timeout)
 
     @tool(max_bytes=MAX_OUTPUT)
     async def edit(
@@ -110,6 +144,27 @@ class SweEnv(TextEnv):
             insert_line: insert - the line after which the text is added; 0 for the beginning
             view_range: view - first and last line
         """
+        course = self._current.course
+        try:
+            done = await self._edited(command, path, old_str, new_str, file_text, insert_line, view_range)
+        except ToolError:
+            if command in ("str_replace", "insert"):
+                course.failed, course.path = "edits", path
+            raise
+        if SYNTAX_WARNING in done:
+            course.failed, course.path = "syntax", path
+        return done
+
+    async def _edited(
+        self,
+        command: str,
+        path: str,
+        old_str: str | None,
+        new_str: str | None,
+        file_text: str | None,
+        insert_line: int | None,
+        view_range: list[int] | None,
+    ) -> str:
         editor = self._current.editor
         match command:
             case "view":
@@ -120,7 +175,7 @@ class SweEnv(TextEnv):
                 return await editor.replace(path, _needed("old_str", old_str), new_str or "")
             case "insert":
                 return await editor.insert(path, _needed("insert_line", insert_line), _needed("new_str", new_str))
-            case "undo":
+            case _:
                 return await editor.undo(path)
 
     @tool
@@ -148,7 +203,7 @@ class SweEnv(TextEnv):
         """The repository as it is now, in a sandbox of the twin's own; its shell begins anew."""
         box = await self._current.place.box.fork()
         place, editor = self._current.place.moved(box), self._current.editor.moved(box)
-        twin._episode = replace(self._current, place=place, editor=editor)
+        twin._episode = replace(self._current, place=place, editor=editor, course=replace(self._current.course))
 
     async def teardown(self) -> None:
         """Closes the sandbox."""
@@ -161,6 +216,17 @@ class SweEnv(TextEnv):
         if self._episode is None:
             raise MessageError("the episode has ended or not begun: call reset() first")
         return self._episode
+
+
+def _prompt(name: str) -> str:
+    """The text of a prompt that comes with the suite, or of a file."""
+    own = files("skyrl_gym.envs.swe") / "prompts"
+    if (own / f"{name}.md").is_file():
+        return (own / f"{name}.md").read_text()
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"prompt is 'task', 'workflow' or a file; got {name!r}")
+    return path.read_text()
 
 
 def _needed(name: str, value: Any) -> Any:

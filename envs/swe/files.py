@@ -11,9 +11,10 @@ from skyrl_gym.envs.swe.editor import encode_text, first_difference, insert_text
 from skyrl_gym.errors import SandboxError, SandboxLost, ToolError
 from skyrl_gym.sandbox import Sandbox
 
-__all__ = ["FileEditor"]
+__all__ = ["SYNTAX_WARNING", "FileEditor"]
 
 COMMAND_S = 30.0
+SYNTAX_WARNING = "Warning: the file does not compile:"
 MAX_LISTING = 16_384
 # Compiled inside: deeply nested code can take the interpreter that compiles it along.
 _COMPILE = """
@@ -140,7 +141,7 @@ class FileEditor:
             return ""
         command = [self._python, "-I", "-B", "-W", "ignore", "-c", _COMPILE, self._absolute(path)]
         result = await self._box.exec(command, timeout_s=COMMAND_S)
-        return f"\nWarning: the file does not compile: {result.text.strip()}" if result.code else ""
+        return f"\n{SYNTAX_WARNING} {result.text.strip()}" if result.code else ""
 
     def _absolute(self, path: str) -> str:
         return posixpath.normpath(posixpath.join(self._box.spec.workdir, path))

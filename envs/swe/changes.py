@@ -52,6 +52,7 @@ _BUILD = frozenset(
 _TEST_NAME = re.compile(
     r"test_.*|.*_test\.\w+|.*\.(?:test|spec)\.\w+|.*Tests?\.(?:java|kt)|(?:jest|vitest|karma|\.mocharc|ava)\b.*\.\w+"
 )
+_KEPT_BY_TOOLS = frozenset({".git", "__pycache__", ".pytest_cache", ".hypothesis"})
 _COMPILED = (".pth", ".pyc", ".so")
 # Entry points in them are plugins to pytest.
 _METADATA = (".egg-info", ".dist-info")
@@ -150,7 +151,7 @@ def _is_configuration(path: str) -> bool:
     parts = PurePosixPath(path).parts
     if parts[-1] in _CONFIGURATION or parts[-1].endswith(_COMPILED):
         return True
-    if ".git" in parts or "__pycache__" in parts or any(part.endswith(_METADATA) for part in parts):
+    if _KEPT_BY_TOOLS & set(parts) or any(part.endswith(_METADATA) for part in parts):
         return True
     return path.endswith(".py") and parts[0].removesuffix(".py") in sys.stdlib_module_names
 

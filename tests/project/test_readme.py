@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from skyrl_gym.cli.app import app
+from skyrl_gym.cli.needs import missing_needs
 from skyrl_gym.errors import StopReason
 from skyrl_gym.registration import registered
 from skyrl_gym.trainer.recipe import Recipe
@@ -58,7 +59,20 @@ def test_a_program_stands_within_the_first_25_lines_and_runs(tmp_path: Path) -> 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_python_block_runs(page: Path, tmp_path: Path) -> None:
     for block in blocks(page, "python"):
+        if block.startswith("# Needs: ") and (missing := _missing(block)):
+            pytest.skip(missing)
         run_python(block, tmp_path)
+
+
+def _missing(block: str) -> str:
+    """What a program says in its first line that it needs, and that is not to be had here."""
+    needs = block.partition("\n")[0].removeprefix("# Needs: ").rstrip(".").split(", ")
+    found = missing_needs(need for need in needs if need != "the package index")
+    if "the package index" in needs and not found:
+        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed", "iniconfig"]
+        if subprocess.run(command, capture_output=True, timeout=60, check=False).returncode:
+            return "the package index can't be reached"
+    return "; ".join(found)
 
 
 def test_an_environment_of_ones_own_takes_40_lines(mine: Path) -> None:

@@ -109,6 +109,15 @@ def test_names_from_logs_match_folded_and_cut() -> None:
         ("pytest.toml", True),
         ("pkg/__pycache__/core.cpython-311.pyc", True),
         (".git/hooks/pre-commit", True),
+        (".pytest_cache/v/cache/lastfailed", True),
+        ("setup.py", True),
+        ("cmd/root.go", False),
+        ("cmd/root_test.go", True),
+        ("src/App.spec.tsx", True),
+        ("src/main/java/Tester.java", False),
+        ("src/main/java/AppTest.java", True),
+        ("package.json", True),
+        ("jest.config.js", True),
     ],
 )
 def test_what_belongs_to_tests_by_its_name(path: str, protected: bool) -> None:

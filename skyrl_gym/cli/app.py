@@ -11,7 +11,21 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.markup import escape
 
-from skyrl_gym.cli import compare, doctor, export, gateway, play, serve_env, show, tasks, train, validate, view
+from skyrl_gym.cli import (
+    compare,
+    doctor,
+    export,
+    gateway,
+    play,
+    replay,
+    score,
+    serve_env,
+    show,
+    tasks,
+    train,
+    validate,
+    view,
+)
 from skyrl_gym.cli import eval as eval_
 from skyrl_gym.cli import list as list_
 from skyrl_gym.cli.boundary import Verb, one_line, say_error
@@ -69,6 +83,8 @@ for _name, _module in {
     "train": train,
     "view": view,
     "compare": compare,
+    "score": score,
+    "replay": replay,
     "validate": validate,
     "export": export,
     "serve-env": serve_env,

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -165,23 +166,29 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             samples = [sample for sample in samples if any(sample.advantages)]  # the rest has no gradient
         self._refuse_missing_logprobs(samples)
         packed = pack(samples, self.args.per_device_train_batch_size, self.args.max_forward_tokens)
-        totals = self.accelerator.gather(torch.tensor([[*counts, len(packed)]], device=self.accelerator.device))
-        # Every process does the same number of passes, as collective operations need.
-        packed += [[]] * (int(totals[:, 2].max()) - len(packed))
-        trajectories, tokens = max(1, int(totals[:, 0].sum())), totals[:, 1].sum()
-        chunks = [self._tensors(rows, trajectories, tokens, len(packed)) for rows in packed]
+        told = gather_object([(*counts, [len(rows) for rows in packed])])
+        trajectories, tokens = max(1, sum(one[0] for one in told)), sum(one[1] for one in told)
+        # Every process does the same passes, of as many rows: collective operations are made for nothing else.
+        shape = [max(rows) for rows in zip_longest(*(one[2] for one in told), fillvalue=0)]
+        packed += [[]] * (len(shape) - len(packed))
+        scale = self._loss_scale(len(shape), trajectories)
+        chunks = [self._tensors(some, rows, tokens, scale(rows)) for some, rows in zip(packed, shape, strict=True)]
         return deal(chunks, self.args.steps_per_generation)
 
-    def _tensors(self, rows: list[Sample], trajectories: int, tokens: torch.Tensor, chunks: int) -> dict[str, Any]:
-        device, micro_steps = self.accelerator.device, self.args.steps_per_generation
-        batch = collate(rows, self.processing_class.pad_token_id)
-        chunk: dict[str, Any] = {name: value.to(device) for name, value in batch.items()}
-        scale = 1.0
+    def _loss_scale(self, chunks: int, trajectories: int) -> Callable[[int], float]:
+        """What the loss of a chunk of so many rows is multiplied by, so that the cut into chunks doesn't matter."""
+        micro_steps = self.args.steps_per_generation
+        if self.loss_type in _TOKEN_NORMALISED:
+            return lambda rows: 1.0
         if self.loss_type == "bnpo":  # local to a chunk by definition
-            scale = micro_steps / chunks
-        elif self.loss_type not in _TOKEN_NORMALISED:
-            scale = max(1, len(rows)) * micro_steps * self.accelerator.num_processes / trajectories
-        chunk |= {"num_items_in_batch": tokens, "loss_scale": scale}
+            return lambda rows: micro_steps / chunks
+        return lambda rows: rows * micro_steps * self.accelerator.num_processes / trajectories
+
+    def _tensors(self, samples: list[Sample], rows: int, tokens: int, scale: float) -> dict[str, Any]:
+        device = self.accelerator.device
+        batch = collate(samples, rows, self.processing_class.pad_token_id)
+        chunk: dict[str, Any] = {name: value.to(device) for name, value in batch.items()}
+        chunk |= {"num_items_in_batch": torch.tensor(tokens, device=device), "loss_scale": scale}
         if self.beta != 0.0:
             chunk["ref_per_token_logps"] = self._reference_logps(chunk)
         return chunk

@@ -28,6 +28,7 @@ from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env
 from skyrl_gym.rollout import Deadlines, Journal, RolloutLimits, Runner
 from skyrl_gym.tasks import TaskSet
+from skyrl_gym.trainer.async_ import AsyncSource
 from skyrl_gym.trainer.config import MultiTurnGRPOConfig
 from skyrl_gym.trainer.grpo import MultiTurnGRPOTrainer
 from skyrl_gym.trainer.models import (
@@ -114,6 +115,7 @@ class _Run:
         source.sync(plain_weights(self.model), 0)
         before = self._evaluate(held_out, "before")
         trainer.train(resume_from_checkpoint=None if self.checkpoint is None else str(self.checkpoint))
+        source.close()
         weights = dict(plain_weights(trainer.accelerator.unwrap_model(trainer.model)))
         source.sync(weights, trainer.state.global_step)
         after = self._evaluate(held_out, "after")
@@ -137,8 +139,11 @@ class _Run:
             self._ledger.cut(step)
             cut_metrics(self.folder / "metrics.jsonl", step)
         share = Share(self.state.process_index, self.state.num_processes)
-        runner = _runner(recipe, self.policy, self.journal)
-        return SyncSource(stream, recipe.train.num_generations, runner, self.policy, self.loop, share, finished)
+        runner, size = _runner(recipe, self.policy, self.journal), recipe.train.num_generations
+        if not recipe.rollout.staleness:
+            return SyncSource(stream, size, runner, self.policy, self.loop, share, finished)
+        groups, staleness = recipe.train.prompts_per_step, recipe.rollout.staleness
+        return AsyncSource(stream, size, groups, staleness, runner, self.policy, self.loop, share, finished)
 
     def _trainer(self, source: RolloutSource) -> MultiTurnGRPOTrainer:
         trainer = MultiTurnGRPOTrainer(
@@ -230,7 +235,9 @@ def _sampling(recipe: Recipe, temperature: float) -> Sampling:
 
 
 def _limits(recipe: Recipe) -> RolloutLimits:
-    return RolloutLimits(live=recipe.rollout.live, max_context=recipe.rollout.max_context)
+    # Asynchronous training has a run under way for each step that it plays ahead; the bound is theirs together.
+    live = max(1, recipe.rollout.live // (1 + recipe.rollout.staleness))
+    return RolloutLimits(live=live, max_context=recipe.rollout.max_context)
 
 
 def _config(recipe: Recipe, folder: Path) -> MultiTurnGRPOConfig:

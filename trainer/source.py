@@ -42,6 +42,10 @@ class RolloutSource(Protocol):
         """This process's share of the next groups, of which all processes together draw so many."""
         ...
 
+    def close(self) -> None:
+        """Stops whatever is under way."""
+        ...
+
 
 @dataclass(frozen=True)
 class Share:
@@ -99,6 +103,9 @@ class SyncSource:
         """Plays this process's share of the next groups."""
         drawn = [request for _ in range(groups) for request in self._stream.next().requests(self._size)]
         return self._loop.run(self._play(self._share.of(drawn)))
+
+    def close(self) -> None:
+        """Nothing is under way between two draws."""
 
     async def _play(self, requests: Iterable[RolloutRequest]) -> list[Trajectory]:
         """One trajectory for each request, in the order of the requests."""

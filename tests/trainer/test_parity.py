@@ -252,7 +252,8 @@ warnings.simplefilter("ignore")
 spec = importlib.util.spec_from_file_location("shared", sys.argv[1])
 shared = importlib.util.module_from_spec(spec); spec.loader.exec_module(shared)
 shared.torch.set_num_threads(1)
-weights = shared.one_step(pathlib.Path(sys.argv[2]), shared.Recorded(), rows=4, loss_type=sys.argv[3])
+source = shared.Recorded(excluded=frozenset({1, 3, 5, 6}))  # of the second process far more
+weights = shared.one_step(pathlib.Path(sys.argv[2]), source, rows=4, loss_type=sys.argv[3])
 if int(shared.os.environ.get("RANK", "0")) == 0:
     print("WEIGHTS" + json.dumps({n: float(w.double().sum()) for n, w in weights.items()}))
 """
@@ -269,6 +270,8 @@ def test_two_processes_take_the_same_step_as_one(tmp_path: Path, tools: Any, los
     found = [line for line in done.stdout.splitlines() if "WEIGHTS" in line]
     assert found, done.stderr[-3_000:]
     two = json.loads(found[0].split("WEIGHTS")[1])
-    one = tools.one_step(tmp_path / "one", tools.Recorded(), rows=8, loss_type=loss_type)
+    one = tools.one_step(
+        tmp_path / "one", tools.Recorded(excluded=frozenset({1, 3, 5, 6})), rows=8, loss_type=loss_type
+    )
     for name, total in two.items():
         assert total == pytest.approx(float(one[name].double().sum()), abs=2e-4), name

@@ -152,10 +152,20 @@ def test_packing_keeps_every_sample_once_and_within_the_bounds(
     chunks = pack(samples, rows, budget)
     assert sorted(s.trajectory for chunk in chunks for s in chunk) == list(range(len(samples)))
     for chunk in chunks:
-        tensors = collate(chunk, 0)
+        tensors = collate(chunk, len(chunk), 0)
         area = tensors["prompt_ids"].numel() + tensors["completion_ids"].numel()
         assert len(chunk) <= rows
         assert len(chunk) == 1 or area <= budget
+
+
+def test_missing_rows_are_padding_outside_the_loss() -> None:
+    sample = Sample((1, 2), (3, 4, 5), (1, 0, 1), (-0.5, -1.0), (0, 0), (0, 1), (0.5, 0.25), "t", 0)
+    whole, padded = collate([sample], 1, 9), collate([sample], 3, 9)
+    assert {name: value.tolist() for name, value in whole.items()} == {
+        name: value[:1].tolist() for name, value in padded.items()
+    }
+    assert padded["tool_mask"][1:].sum() == padded["advantages"][1:].abs().sum() == 0
+    assert padded["advantages"][0].tolist() == [0.5, 0.0, 0.25]
 
 
 @given(st.integers(0, 9), st.integers(1, 5))

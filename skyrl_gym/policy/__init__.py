@@ -5,7 +5,7 @@ from __future__ import annotations
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.policy.base import Completion, FinishReason, Policy, PolicyLoad, Prompt, ReportsLoad, Sampling
 from skyrl_gym.policy.cached import CachedPolicy
-from skyrl_gym.policy.models import resolve_model
+from skyrl_gym.policy.models import load_renderer, resolve_model
 from skyrl_gym.policy.scripted import ScriptedPolicy
 
 __all__ = [
@@ -18,13 +18,23 @@ __all__ = [
     "ReportsLoad",
     "Sampling",
     "ScriptedPolicy",
+    "load_renderer",
     "open_policy",
     "resolve_model",
 ]
 
 
-def open_policy(name: str, *, api_key: str | None = None, dialect: str = "hermes") -> Policy:
-    """A policy by name: a model (folder, hub id, `smollm2-135m`) or `http://host:port/v1#model`.
+def open_policy(
+    name: str, *, api_key: str | None = None, dialect: str = "hermes", tokenizer: str | None = None
+) -> Policy:
+    """A policy by name: a model (folder, hub id, `smollm2-135m`) or servers (`http://a/v1,http://b/v1#MODEL`).
+
+    Args:
+        name: of the model; or the addresses of its servers, separated by commas, and the name they know it by.
+        api_key: for servers.
+        dialect: how the model writes tool calls.
+        tokenizer: for servers that take token ids (vLLM): folder or hub id of the model's tokenizer. With it
+            prompts are made here and completions come back as the exact ids and logprobs that training needs.
 
     Raises:
         ConfigError, MissingDependency: it can't be had; the message says why.
@@ -32,10 +42,11 @@ def open_policy(name: str, *, api_key: str | None = None, dialect: str = "hermes
     if name.startswith(("http://", "https://")):
         from skyrl_gym.policy.openai import OpenAIPolicy
 
-        address, _, model = name.partition("#")
+        addresses, _, model = name.partition("#")
         if not model:
             raise ConfigError(f"name the model behind the server: {name}#MODEL")
-        return OpenAIPolicy(address, model, api_key=api_key, dialect=dialect)
+        renderer = None if tokenizer is None else load_renderer(tokenizer, dialect)
+        return OpenAIPolicy(addresses.split(","), model, api_key=api_key, renderer=renderer, dialect=dialect)
     from skyrl_gym.policy.transformers import TransformersPolicy
 
     return TransformersPolicy.load(name, dialect=dialect)

@@ -29,11 +29,15 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a policy is asked: the conversation and tools, and their exact token ids if it has a renderer."""
+    """What a policy is asked: the conversation and tools, and their exact token ids if it has a renderer.
+
+    Prompts of one `session` share their beginning: a policy of several servers sends them to the same one.
+    """
 
     messages: Conversation
     tools: tuple[ToolSpec, ...] = ()
     token_ids: tuple[int, ...] | None = None
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Completion:
     has one natural logarithm for each, under the distribution that was sampled from, or is None where the
     policy doesn't know them. `message` is set by policies that answer in messages; for the others the
     renderer parses it from the ids. `prompt_token_ids` are the server's own, where it templated the messages.
+    `policy_version` counts the weights that the first id was sampled under; where they changed on the way,
+    `token_versions` has the version of each id.
     """
 
     text: str
@@ -53,6 +59,7 @@ class Completion:
     policy_version: int = 0
     message: Message | None = None
     prompt_token_ids: tuple[int, ...] | None = None
+    token_versions: tuple[int, ...] | None = None
 
 
 class Policy(Protocol):

@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 from skyrl_gym.cache import cache_dir
+from skyrl_gym.chat import Renderer
 from skyrl_gym.errors import ConfigError, MissingDependency
 
-__all__ = ["resolve_model"]
+__all__ = ["load_renderer", "resolve_model"]
 
 SMALL_MODEL = "smollm2-135m"
 
@@ -32,6 +33,29 @@ def resolve_model(name: str) -> Path | str:
             f"{name!r} is no model folder (it has no config.json); give one, a hub id, or {SMALL_MODEL!r}"
         )
     return name
+
+
+def load_renderer(name: str, dialect: str) -> Renderer:
+    """The renderer of a model's tokenizer; its weights aren't needed.
+
+    Raises:
+        ConfigError: there is no such tokenizer, or it has no chat template.
+        MissingDependency: transformers isn't installed.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise MissingDependency.extra("transformers", "train") from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(_tokenizer_source(name))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"can't load the tokenizer {name}: {str(error).splitlines()[0]}") from error
+    return Renderer(tokenizer, dialect)
+
+
+def _tokenizer_source(name: str) -> str:
+    folder = Path(name).expanduser()
+    return str(folder if (folder / "tokenizer_config.json").is_file() else resolve_model(name))
 
 
 def _small_model() -> Path:

@@ -1,75 +1,110 @@
-"""A model behind an OpenAI-compatible HTTP server; with a renderer, token in and token out (vLLM)."""
+"""A model behind OpenAI-compatible HTTP servers; with a renderer, token in and token out (vLLM)."""
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import httpx
-
 from skyrl_gym.chat import Renderer, get_dialect
-from skyrl_gym.errors import ConfigError, MessageError, PolicyError, PolicyTimeout
+from skyrl_gym.errors import ConfigError, MessageError, PolicyError
 from skyrl_gym.messages import from_openai, to_openai
-from skyrl_gym.policy.base import Completion, FinishReason, Prompt, Sampling
+from skyrl_gym.policy.base import Completion, FinishReason, PolicyLoad, Prompt, Sampling
+from skyrl_gym.policy.servers import Refused, Servers
 
 __all__ = ["OpenAIPolicy"]
 
-RETRIES = 4
-RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _FINISH: Mapping[str, FinishReason] = {"length": "length", "abort": "abort"}
+_TOO_LONG = ("maximum context length", "context_length_exceeded", "maximum model length")
 
 
 class OpenAIPolicy:
     """Asks `/chat/completions`, or with a renderer `/completions` with token ids (`return_token_ids`).
 
-    Connection errors, 429 and 5xx are tried again with exponential backoff; `Retry-After` is honoured.
+    With a renderer, a completion that the server aborted (to take new weights, say) is continued from the
+    ids that it had; `token_versions` then tells the weights of each id. A prompt that is longer than the
+    server's context ends as an empty completion, cut at its length.
 
     Args:
-        base_url: of the API, with its version: "http://localhost:8000/v1".
-        model: the name that the server knows it by.
+        servers: address of one server, or of several that serve the same model; see `Servers`.
+        model: the name that they know it by.
         api_key: sent as a bearer token.
         renderer: makes the prompt ids here; only for servers that take and return token ids.
         dialect: reads calls out of text when the server parsed none.
-        timeout_s: for one HTTP request.
-        max_connections: requests in flight at once.
+        timeout_s: for one completion, with all tries.
+        retries: tries after the first that are waited for.
+        max_connections: open at once; None: as many as this process has room for.
     """
 
     def __init__(
         self,
-        base_url: str,
+        servers: str | Sequence[str],
         model: str,
         *,
         api_key: str | None = None,
         renderer: Renderer | None = None,
         dialect: str = "hermes",
         timeout_s: float = 600.0,
-        max_connections: int = 1_024,
+        retries: int = 4,
+        max_connections: int | None = None,
     ) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"a server's address begins with http:// or https://; got {base_url!r}")
         self.name = model
         self.renderer = renderer
+        self.version = 0
+        """Of the weights that the servers hold; whoever loads new ones counts it up."""
         self._dialect = get_dialect(dialect)
-        self._timeout_s = timeout_s
-        self._client = httpx.AsyncClient(
-            base_url=base_url.rstrip("/"),
-            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(timeout_s, pool=None),
-            limits=httpx.Limits(max_connections=max_connections, max_keepalive_connections=64, keepalive_expiry=15),
-        )
+        self._servers = Servers(
+            [servers] if isinstance(servers, str) else servers,
+            api_key=api_key, timeout_s=timeout_s, retries=retries, max_connections=max_connections,
+        )  # fmt: skip
 
     async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """One completion from the server."""
-        if self.renderer is None:
-            return self._read_chat(await self._post("/chat/completions", self._chat_body(prompt, sampling)))
-        return self._read_tokens(await self._post("/completions", self._token_body(prompt, sampling)))
+        """One completion from a server."""
+        if sampling.max_tokens == 0:
+            return _nothing(self.version, tokens=self.renderer is not None)
+        try:
+            if self.renderer is None:
+                return await self._complete_chat(prompt, sampling)
+            return await self._complete_tokens(prompt, sampling)
+        except Refused as refusal:
+            if refusal.status == 400 and any(mark in str(refusal) for mark in _TOO_LONG):
+                return _nothing(self.version, tokens=self.renderer is not None)
+            raise ConfigError(f"{self.name}: {refusal}") from None
+        except PolicyError as error:
+            raise type(error)(f"{self.name}: {error}") from error.__cause__
+
+    async def current_load(self) -> PolicyLoad:
+        """What vLLM's /metrics say, over all servers; for others our own requests in flight."""
+        return await self._servers.load()
 
     async def aclose(self) -> None:
         """Closes the connections."""
-        await self._client.aclose()
+        await self._servers.aclose()
+
+    async def _complete_chat(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        version = self.version
+        data = await self._servers.post("/chat/completions", self._chat_body(prompt, sampling), session=prompt.session)
+        return replace(self._read_chat(data), policy_version=version)
+
+    async def _complete_tokens(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        """Asks until the completion has ended, each time from what there is."""
+        parts: list[Completion] = []
+        held = tuple(prompt.token_ids or ())
+        left = sampling.max_tokens
+        while True:
+            version = self.version
+            body = self._token_body(held, replace(sampling, max_tokens=left))
+            data = await self._servers.post("/completions", body, session=prompt.session)
+            part = replace(self._read_tokens(data), policy_version=version)
+            ids = part.token_ids or ()
+            parts.append(part)
+            held, left = held + ids, left - len(ids)
+            if part.finish_reason != "abort":
+                return _joined(parts)
+            if not ids:
+                raise PolicyError("the server aborted the request")
+            if left <= 0:
+                return replace(_joined(parts), finish_reason="length")
 
     # ---- what is sent
 
@@ -88,8 +123,8 @@ class OpenAIPolicy:
         body = self._common(sampling) | {"messages": [to_openai(message) for message in prompt.messages]}
         return body | {"tools": [spec.to_openai() for spec in prompt.tools]} if prompt.tools else body
 
-    def _token_body(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
-        wanted = {"prompt": list(prompt.token_ids or ()), "logprobs": 0, "return_token_ids": True}
+    def _token_body(self, prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
+        wanted = {"prompt": list(prompt_ids), "logprobs": 0, "return_token_ids": True}
         return self._common(sampling) | wanted
 
     # ---- what comes back
@@ -99,7 +134,7 @@ class OpenAIPolicy:
             choice = data["choices"][0]
             message = from_openai({"role": "assistant", **choice["message"]})
         except (KeyError, IndexError, TypeError, MessageError) as error:
-            raise PolicyError(f"{self.name}: an answer that is no chat completion ({error!r}): {data!r:.200}") from None
+            raise PolicyError(f"an answer that is no chat completion ({error!r}): {data!r:.200}") from None
         if not message.tool_calls and message.text:
             message = replace(self._dialect.parse(message.text), reasoning=message.reasoning)
         finish = _FINISH.get(choice.get("finish_reason") or "", "stop")
@@ -112,45 +147,32 @@ class OpenAIPolicy:
             logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
             text, finish = choice.get("text") or "", _FINISH.get(choice.get("finish_reason") or "", "stop")
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise PolicyError(f"{self.name}: an answer that is no completion ({error!r}): {data!r:.200}") from None
+            raise PolicyError(f"an answer that is no completion ({error!r}): {data!r:.200}") from None
         if ids is None:
             raise ConfigError(f"{self.name}: the server returns no token ids; use it without a renderer")
         if logprobs is None or len(logprobs) != len(ids) or None in logprobs:
             return Completion(text, finish, tuple(ids))
         return Completion(text, finish, tuple(ids), tuple(logprobs))
 
-    # ---- the wire
 
-    async def _post(self, path: str, body: dict[str, Any]) -> Any:
-        for attempt in range(RETRIES + 1):
-            last = attempt == RETRIES
-            try:
-                response = await self._client.post(path, json=body)
-            except httpx.TimeoutException as error:
-                raise PolicyTimeout(f"{self.name}: no answer within {self._timeout_s:g} s") from error
-            except httpx.TransportError as error:
-                if last:
-                    raise PolicyError(f"{self.name}: {type(error).__name__}: {error}") from error
-                await _back_off(attempt, None)
-                continue
-            if response.status_code in RETRIED and not last:
-                await _back_off(attempt, response.headers.get("retry-after"))
-                continue
-            return self._decode(response)
-
-    def _decode(self, response: httpx.Response) -> Any:
-        if response.status_code in RETRIED:
-            raise PolicyError(f"{self.name}: the server answered {response.status_code}: {response.text[:300]}")
-        if response.is_error:
-            raise ConfigError(f"{self.name}: the server refused ({response.status_code}): {response.text[:300]}")
-        try:
-            return response.json()
-        except ValueError:
-            raise PolicyError(f"{self.name}: an answer that is not JSON: {response.text[:200]!r}") from None
+def _joined(parts: Sequence[Completion]) -> Completion:
+    """One completion from its pieces; versions are told for each id where they differ."""
+    last = parts[-1]
+    if len(parts) == 1:
+        return last
+    versions = tuple(part.policy_version for part in parts for _ in part.token_ids or ())
+    known = all(part.logprobs is not None for part in parts)
+    return replace(
+        last,
+        text="".join(part.text for part in parts),
+        token_ids=tuple(token for part in parts for token in part.token_ids or ()),
+        logprobs=tuple(value for part in parts for value in part.logprobs or ()) if known else None,
+        policy_version=parts[0].policy_version,
+        token_versions=versions if len(set(versions)) > 1 else None,
+    )
 
 
-async def _back_off(attempt: int, retry_after: str | None) -> None:
-    delay = 0.25 * 2**attempt * random.uniform(0.5, 1.5)
-    if retry_after is not None and retry_after.isdigit():
-        delay = max(delay, float(retry_after))
-    await asyncio.sleep(min(delay, 60.0))
+def _nothing(version: int, *, tokens: bool) -> Completion:
+    """A completion for which there was no room."""
+    empty = () if tokens else None
+    return Completion("", "length", empty, empty, policy_version=version)

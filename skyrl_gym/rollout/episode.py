@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from dataclasses import dataclass, field, replace
 
 from skyrl_gym.chat.tracker import TokenTracker
@@ -38,6 +39,7 @@ class Episode:
     def __post_init__(self) -> None:
         renderer = self.policy.renderer
         self._tracker = None if renderer is None else TokenTracker(renderer, self.env.tool_specs)
+        self._session = uuid.uuid4().hex
 
     async def run(self) -> StopReason:
         """Plays to the end.
@@ -73,9 +75,9 @@ class Episode:
     def _prompt(self) -> tuple[Prompt, tuple[tuple[int, ...], bool] | None]:
         conversation, tools = self.env.conversation, self.env.tool_specs
         if self._tracker is None:
-            return Prompt(conversation, tools), None
+            return Prompt(conversation, tools, session=self._session), None
         step = self._tracker.advance(conversation)
-        return Prompt(conversation, tools, step.prompt_ids), (step.input_ids, step.fork)
+        return Prompt(conversation, tools, step.prompt_ids, self._session), (step.input_ids, step.fork)
 
     def _fit(self, prompt: Prompt) -> Sampling | None:
         """The sampling for this turn, its token limit cut to what the context has room for; None: no room."""

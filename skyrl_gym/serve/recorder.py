@@ -8,8 +8,9 @@ that answer's exact tokens and the new messages; where the agent rewrote somethi
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skyrl_gym.chat.dialects import Dialect
@@ -43,6 +44,7 @@ class _Thread:
     tools: tuple[ToolSpec, ...]
     said: Conversation
     tracker: TokenTracker | None
+    session: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 class Recorder:
@@ -83,7 +85,7 @@ class Recorder:
         thread, said = self._find(messages, tuple(tools))
         self._settle(said)
         step = None if thread.tracker is None else thread.tracker.advance(said)
-        prompt = Prompt(said, thread.tools, None if step is None else step.prompt_ids)
+        prompt = Prompt(said, thread.tools, None if step is None else step.prompt_ids, thread.session)
         started = time.perf_counter()
         completion = await self._policy.complete(prompt, self._fit(prompt, max_tokens))
         seconds = {"policy": time.perf_counter() - started}

@@ -90,16 +90,15 @@ def test_passing_faults_are_tried_again(server: Any, fault: Any) -> None:
     assert len(server.seen) == 3
 
 
-def test_lasting_faults_are_the_policys_failure(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyrl_gym.policy.openai.RETRIES", 1)
+def test_lasting_faults_are_the_policys_failure(server: Any) -> None:
     server.answer = lambda path, body: (500, {"error": "overloaded"})
     with pytest.raises(PolicyError, match=r"answered 500: .*overloaded"):
-        ask(OpenAIPolicy(server.url, "m"))
+        ask(OpenAIPolicy(server.url, "m", retries=1))
     server.answer = lambda path, body: "drop"
-    with pytest.raises(PolicyError):
-        ask(OpenAIPolicy(server.url, "m"))
-    with pytest.raises(PolicyError, match="Connect"):
-        ask(OpenAIPolicy("http://127.0.0.1:9/v1", "m"))
+    with pytest.raises(PolicyError, match="Disconnected"):
+        ask(OpenAIPolicy(server.url, "m", retries=1))
+    with pytest.raises(PolicyError, match=r"m: 127\.0\.0\.1:9: ClientConnector"):
+        ask(OpenAIPolicy("http://127.0.0.1:9/v1", "m", retries=0))
 
 
 def test_a_server_that_stalls_times_out_by_a_name_of_its_own(server: Any) -> None:
@@ -126,6 +125,51 @@ def test_an_answer_that_is_none_is_the_policys_failure(server: Any, data: Any) -
         ask(OpenAIPolicy(server.url, "m"))
 
 
+TOO_LONG = "This model's maximum context length is 64 tokens. However, your request has 90 input tokens."
+
+
+@pytest.mark.parametrize("renderer", [None, Renderer(tiny_tokenizer())])
+def test_a_prompt_longer_than_the_context_is_a_completion_without_room(server: Any, renderer: Any) -> None:
+    server.answer = lambda path, body: (400, {"error": {"message": TOO_LONG}})
+    found = ask(OpenAIPolicy(server.url, "m", renderer=renderer), Prompt((user("q"),), (), (1, 2)))
+    assert (found.text, found.finish_reason) == ("", "length")
+    assert found.token_ids == (None if renderer is None else ())
+
+
+def test_no_tokens_wanted_none_asked_for(server: Any) -> None:
+    found = ask(OpenAIPolicy(server.url, "m"), sampling=Sampling(max_tokens=0))
+    assert (found.text, found.finish_reason, server.seen) == ("", "length", [])
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+def test_an_aborted_completion_goes_on_from_its_ids_within_its_budget(server: Any, cut: int) -> None:
+    """The server has 1, 2, 3 ... to say, and is interrupted each `cut` tokens, with new weights each time."""
+    policy = OpenAIPolicy(server.url, "m", renderer=Renderer(tiny_tokenizer()))
+
+    def answer(path: str, body: Any) -> tuple[int, Any]:
+        start, room = len(body["prompt"]), body["max_tokens"]
+        ids = list(range(start, start + min(cut, room)))
+        policy.version += 1
+        finish = "abort" if cut < room else "length"
+        logprobs = {"token_logprobs": [-float(token) for token in ids]}
+        return 200, {"choices": [{"text": "x" * len(ids), "token_ids": ids, "logprobs": logprobs,
+                                  "finish_reason": finish}]}  # fmt: skip
+
+    server.answer = answer
+    found = ask(policy, Prompt((), (), (0,)), Sampling(max_tokens=7))
+    assert found.token_ids == tuple(range(1, 8))
+    assert found.logprobs == tuple(-float(token) for token in found.token_ids)
+    assert (found.text, found.finish_reason, found.policy_version) == ("x" * 7, "length", 0)
+    versions = tuple(i // cut for i in range(7))
+    assert found.token_versions == (versions if len(set(versions)) > 1 else None)
+
+
+def test_an_abort_without_a_token_is_the_policys_failure(server: Any) -> None:
+    server.answer = lambda path, body: (200, {"choices": [{"text": "", "token_ids": [], "finish_reason": "abort"}]})
+    with pytest.raises(PolicyError, match="aborted the request"):
+        ask(OpenAIPolicy(server.url, "m", renderer=Renderer(tiny_tokenizer())), Prompt((), (), (1,)))
+
+
 def test_many_requests_at_once(server: Any) -> None:
     server.answer = lambda path, body: chat(body["messages"][0]["content"])
 
@@ -143,5 +187,9 @@ def test_names_of_policies() -> None:
     with pytest.raises(ConfigError, match="name the model behind the server"):
         open_policy("http://localhost:8000/v1")
     assert open_policy("http://localhost:8000/v1#qwen").name == "qwen"
+    assert open_policy("http://a:1/v1,https://b/v1#org/qwen").name == "org/qwen"
+    for wrong in ("http://a/v1,b/v1#qwen", "http://#qwen", "http://a/v1,#qwen"):
+        with pytest.raises(ConfigError, match="a server's address is"):
+            open_policy(wrong)
     with pytest.raises(ConfigError, match="no model folder"):
         open_policy("./nowhere")

@@ -50,8 +50,9 @@ IFS=
 for pattern in "$@"; do rm -rf -- $pattern; done
 find . -name .git -prune -exec rm -rf {} +
 rm -rf ~/.cache/pip ~/.cache/uv ~/.cargo/registry/cache ~/.npm/_cacache
-git init -q .
+git init -q . 2>/dev/null
 git symbolic-ref HEAD refs/heads/main
+mkdir -p .git/info  # git's templates may be missing
 printf '%s\n' .venv >> .git/info/exclude
 git add -A
 export GIT_AUTHOR_DATE=2020-01-01T00:00:00Z GIT_COMMITTER_DATE=2020-01-01T00:00:00Z

@@ -9,6 +9,7 @@ from skyrl_gym.sandbox.bubblewrap import BubblewrapSandbox, readable_by_sandbox
 from skyrl_gym.sandbox.containers import DockerSandbox
 from skyrl_gym.sandbox.fake import FakeSandbox
 from skyrl_gym.sandbox.ledger import Ledger, default_ledger
+from skyrl_gym.sandbox.pool import SandboxPool
 from skyrl_gym.sandbox.process import ProcessSandbox, UnsafeSandboxWarning
 from skyrl_gym.sandbox.status import BACKENDS, BackendStatus, bubblewrap_problem, check_backend, unknown_backend
 
@@ -21,6 +22,7 @@ __all__ = [
     "Limits",
     "Mount",
     "Sandbox",
+    "SandboxPool",
     "SandboxSpec",
     "Shell",
     "Snapshot",

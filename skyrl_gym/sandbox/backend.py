@@ -20,7 +20,7 @@ from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.running import Running, uninterrupted
 from skyrl_gym.sandbox.shell import DRIVER_ENV, SHELL_COMMAND, PipeShell, RestartingShell
 
-__all__ = ["PATH", "SandboxBackend"]
+__all__ = ["PATH", "SandboxBackend", "fits"]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_TIMEOUT_S = 60.0
@@ -100,7 +100,8 @@ class SandboxBackend(ABC):
         try:
             async with asyncio.timeout(START_TIMEOUT_S) as clock:
                 await self._build(self._entry, snapshot)
-                tried = await self.exec(["true"], timeout_s=START_TIMEOUT_S)
+                shell = await self.shell()  # rather than by `exec`: it is what is mostly used next
+                tried = await shell.run("true", timeout_s=START_TIMEOUT_S)
             if tried.code != 0:
                 raise SandboxError(f"a command does not start in the sandbox: {tried.text.strip()[-500:]}")
         except BaseException as error:
@@ -130,8 +131,7 @@ class SandboxBackend(ABC):
         output = CappedOutput(max_bytes)
         status: ExecStatus = "ok"
         code: int | None = None
-        sizes = [len(argument.encode()) for argument in arguments]
-        if max(sizes) > MAX_ARGUMENT or sum(sizes) > MAX_ARGUMENTS:
+        if not fits(arguments):
             return ExecResult(b"Argument list too long: put it into a file, or give it as stdin", 126)
         async with self._begun(arguments, env or {}) as running:
             try:
@@ -158,7 +158,7 @@ class SandboxBackend(ABC):
     async def read(self, path: str | PurePosixPath, *, max_bytes: int = 16_777_216) -> bytes:
         """A file's bytes; see `Sandbox.read`."""
         command = ["sh", "-c", _READ, "sh", _name(path), str(max_bytes + 1)]
-        result = await self.exec(command, timeout_s=FILE_TIMEOUT_S, max_bytes=2 * max_bytes + 2)
+        result = await self._file_command(command, max_bytes=2 * max_bytes + 2)
         _raise_for(result, path)
         if len(result.output) > max_bytes:
             raise SandboxError(f"{path} is larger than {max_bytes} bytes")
@@ -166,7 +166,7 @@ class SandboxBackend(ABC):
 
     async def write(self, path: str | PurePosixPath, data: bytes) -> None:
         """Writes a file; see `Sandbox.write`."""
-        result = await self.exec(["sh", "-c", _WRITE, "sh", _name(path)], timeout_s=FILE_TIMEOUT_S, stdin=data)
+        result = await self._file_command(["sh", "-c", _WRITE, "sh", _name(path)], stdin=data)
         _raise_for(result, path)
 
     async def upload(self, source: Path, target: str | PurePosixPath, *, max_bytes: int = 268_435_456) -> None:
@@ -174,16 +174,14 @@ class SandboxBackend(ABC):
         path = PurePosixPath(_name(target))
         folder, archive = await asyncio.to_thread(pack, source, path, max_bytes=max_bytes)
         command = ["sh", "-c", _UNPACK, "sh", str(folder)]
-        _raise_for(await self.exec(command, timeout_s=FILE_TIMEOUT_S, stdin=archive), target)
+        _raise_for(await self._file_command(command, stdin=archive), target)
 
     async def download(self, source: str | PurePosixPath, target: Path, *, max_bytes: int = 268_435_456) -> None:
         """Copies a file or folder out of the sandbox; see `Sandbox.download`."""
         path = PurePosixPath(_name(source))
         folder, name = (path, ".") if path.name in ("", "..") else (path.parent, path.name)
         room = max_bytes + max_bytes // 4 + ARCHIVE_ROOM
-        result = await self.exec(
-            ["sh", "-c", _PACK, "sh", str(folder), name], timeout_s=FILE_TIMEOUT_S, max_bytes=2 * room
-        )
+        result = await self._file_command(["sh", "-c", _PACK, "sh", str(folder), name], max_bytes=2 * room)
         _raise_for(result, source)
         if len(result.output) > room:
             raise SandboxError(f"{source} is larger than {max_bytes} bytes")
@@ -244,6 +242,9 @@ class SandboxBackend(ABC):
             return
         await self._tear_down(self._entry)
         self._ledger.strike(self._entry)
+
+    async def _file_command(self, command: list[str], stdin: bytes = b"", max_bytes: int = 1_048_576) -> ExecResult:
+        return await self.exec(command, timeout_s=FILE_TIMEOUT_S, stdin=stdin, max_bytes=max_bytes)
 
     async def _tear_down(self, entry: Entry) -> None:
         try:
@@ -319,6 +320,12 @@ class SandboxBackend(ABC):
     def _check_open(self) -> None:
         if self._closing is not None or self._entry is None:
             raise SandboxLost("the sandbox has been closed")
+
+
+def fits(arguments: Sequence[str]) -> bool:
+    """Whether the kernel takes them."""
+    sizes = [len(argument.encode(errors="replace")) for argument in arguments]
+    return max(sizes) <= MAX_ARGUMENT and sum(sizes) <= MAX_ARGUMENTS
 
 
 async def _result(task: asyncio.Task[None]) -> None:

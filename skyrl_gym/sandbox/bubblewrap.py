@@ -18,6 +18,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,13 +26,15 @@ from pathlib import Path
 from typing import ClassVar
 
 from skyrl_gym.errors import SandboxError, SandboxLost
-from skyrl_gym.sandbox import idmapped, namespaces, seccomp
-from skyrl_gym.sandbox.backend import SandboxBackend
-from skyrl_gym.sandbox.base import Mount, Snapshot
-from skyrl_gym.sandbox.ledger import Entry
+from skyrl_gym.sandbox import backend, idmapped, namespaces, seccomp
+from skyrl_gym.sandbox.backend import SandboxBackend, fits
+from skyrl_gym.sandbox.base import ExecResult, ExecStatus, Mount, SandboxSpec, Snapshot
+from skyrl_gym.sandbox.ledger import Entry, Ledger
 from skyrl_gym.sandbox.namespaces import ENVIRONMENT
+from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, kill_below, kill_tree, tree_of
 from skyrl_gym.sandbox.running import ChildProcess, Running, reap, spawn, uninterrupted
+from skyrl_gym.sandbox.sessions import SESSION_COMMAND, Session
 from skyrl_gym.sandbox.snapshots import FileSnapshot
 from skyrl_gym.sandbox.status import bubblewrap_problem, can_overlay
 
@@ -66,6 +69,11 @@ class BubblewrapSandbox(SandboxBackend):
     backend: ClassVar[str] = "bubblewrap"
     _holder: _Holder | None = None
     _overlaid: frozenset[int] = frozenset()
+    _files: Session | None = None
+
+    def __init__(self, spec: SandboxSpec, ledger: Ledger) -> None:
+        super().__init__(spec, ledger)
+        self._file_lock = asyncio.Lock()
 
     async def _build(self, entry: Entry, snapshot: Snapshot | None) -> None:
         for name in namespaces.PACKAGES:
@@ -203,12 +211,50 @@ class BubblewrapSandbox(SandboxBackend):
             process = await spawn(*bwrap, *given, "--", *command, env=ENVIRONMENT, pass_fds=tuple(opened.values()))
         return _Enclosed(process)
 
+    async def _file_command(self, command: list[str], stdin: bytes = b"", max_bytes: int = 1_048_576) -> ExecResult:
+        """By a session of its own, whose processes no command of the shell or of `exec` can see."""
+        if not fits(command):  # as `exec` says it
+            return await super()._file_command(command, stdin, max_bytes)
+        began = time.monotonic()
+        output = CappedOutput(max_bytes)
+        async with self._file_lock:
+            self._files = self._files or await self._open_session()
+            code: int | None = None
+            try:
+                async with asyncio.timeout(backend.FILE_TIMEOUT_S) as clock:
+                    code = await self._files.run(command, {}, stdin, output)
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+            except SandboxLost:
+                self._check_open()
+                raise
+            finally:
+                if code is None:
+                    session, self._files = self._files, None
+                    await uninterrupted(session.close())
+        status: ExecStatus = "timeout" if code is None else "ok"
+        return ExecResult(output.value(), code, status, time.monotonic() - began, output.dropped)
+
+    async def _open_session(self) -> Session:
+        running = await self._begin(SESSION_COMMAND, {}, interactive=True)
+        return Session(running.pipes, lambda: self._finish(running))
+
+    async def _tear_down(self, entry: Entry) -> None:
+        self._files = None
+        self._kill_first()  # and with it whatever runs inside
+        await super()._tear_down(entry)
+
+    def _kill_first(self) -> None:
+        # Once it has been reaped, its id may be somebody else's.
+        holder = self._holder
+        if holder is not None and holder.init is not None and holder.process.returncode is None:
+            kill({holder.init})
+
     async def _demolish(self, entry: Entry) -> None:
         if self._holder is None:
             return
-        # Once it has been reaped, its id may be somebody else's.
-        if self._holder.init is not None and self._holder.process.returncode is None:
-            kill({self._holder.init})
+        self._kill_first()
         # Before its first process is known, or while a mount is being copied, there is more to be killed.
         for pid in entry.pids - {self._holder.init}:
             await asyncio.to_thread(kill_tree, pid)
@@ -236,8 +282,12 @@ class _Enclosed(ChildProcess):
     """
 
     async def _kill(self) -> None:
-        # The process that we started is to reap its child, else that becomes a zombie of the host's first process.
-        if self.process.returncode is None:
+        if self.process.returncode is not None:
+            return
+        first = self._first()
+        if first is not None:  # takes all others along, and is reaped by those above it
+            kill({first})
+        else:  # on its way there. The process that we started is to reap its child, else that becomes a zombie
             await asyncio.to_thread(kill_below, self.process.pid)
 
     def _started(self) -> set[int]:

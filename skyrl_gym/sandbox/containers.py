@@ -224,7 +224,8 @@ class DockerSandbox(SandboxBackend):
         return True
 
     async def _open_session(self) -> Session:
-        session = Session(await self._stream(SESSION_COMMAND, {}))
+        stream = await self._stream(SESSION_COMMAND, {})
+        session = Session(Pipes(stream, stream), stream.close)
         self._sessions.add(session)
         return session
 

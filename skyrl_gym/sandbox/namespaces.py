@@ -80,7 +80,7 @@ for n in $lower; do
   if overlay "/lower/$n" "$n" 2>/dev/null; then echo "$n"; fi
 done
 echo ready
-exec cat
+read -r end
 """
 _PROBE = f"""
 {_OVERLAY}
@@ -95,10 +95,15 @@ def program(name: str) -> str:
     Raises:
         SandboxError: it is not installed.
     """
-    found = shutil.which(name)
+    found = _which(name, os.environ.get("PATH"))
     if found is None:
         raise SandboxError(f"{name} is not installed: {install(name)}")
     return found
+
+
+@functools.cache
+def _which(name: str, path: str | None) -> str | None:
+    return shutil.which(name, path=path)
 
 
 def install(*programs: str) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
 __all__ = [
@@ -25,25 +24,29 @@ __all__ = [
 
 STOP_S = 1.0
 _PF_EXITING = 4
+_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
 
 
 def tree_of(root: int) -> set[int]:
     """The ids of all descendants of a process; orphans are children of the reaper that adopted them."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for pid in _all():
-        if fields := _stat(pid):
-            children[int(fields[1])].append(pid)
     found: set[int] = set()
     waiting = [root]
     while waiting:
-        new = [pid for pid in children[waiting.pop()] if pid not in found]
-        found.update(new)
+        new = children_of(waiting.pop()) - found
+        found |= new
         waiting += new
     return found
 
 
 def children_of(pid: int) -> set[int]:
-    """The direct children."""
+    """The direct children. The kernel lists them by thread, which takes no look at all other processes."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return set()
+    listed = b" ".join(_read(pid, f"task/{thread}/children") for thread in threads)
+    if listed or _LISTS_CHILDREN:
+        return set(map(int, listed.split()))
     return {child for child in _all() if (fields := _stat(child)) and int(fields[1]) == pid}
 
 

@@ -153,7 +153,7 @@ async def test_in_container(instance: Instance, changes: Changes) -> TestReport:
         TaskError: the task's own test patch does not apply.
     """
     image = _image(instance)
-    read = log_parser(image.log_parser)
+    read = await asyncio.to_thread(log_parser, image.log_parser)  # importing one takes seconds
     async with await open_sandbox(_spec(image), "docker") as box:
         await _prepare(box, instance)
         await _lay_on(box, image, taken_over(instance, changes))

@@ -28,7 +28,7 @@ from skyrl_gym.envs.swe.inject import Mutation, mutations
 from skyrl_gym.envs.swe.origins import DATA, Origin, Testing, sdist_fields, shipped, shipped_packages
 from skyrl_gym.envs.swe.patches import patched_files
 from skyrl_gym.envs.swe.statements import statement
-from skyrl_gym.envs.swe.vetting import REPEATS, Vetted, vet
+from skyrl_gym.envs.swe.vetting import REPEATS, Vetted, uses_up_memory, vet
 from skyrl_gym.errors import InfraError, TaskError
 
 __all__ = ["candidates", "generate_tasks", "inject_bugs", "make_task", "mine_repairs", "repair_between"]
@@ -58,7 +58,7 @@ async def make_task(origin: Origin, file: str, mutation: Mutation) -> dict[str, 
     source = (origin.tree / file).read_bytes().decode()
     row = _row(origin, file, source, mutation)
     report = await run_tests(origin.right(), {file: mutation.apply(source).encode()})
-    if not report.intact:
+    if not report.intact or uses_up_memory(report):
         return None
     failed = sorted(name for name, outcome in report.outcomes.items() if outcome == "failed")
     passed = sorted(name for name, outcome in report.outcomes.items() if outcome == "passed")

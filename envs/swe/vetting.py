@@ -14,7 +14,7 @@ from skyrl_gym.envs.swe.solve import gold_changes
 from skyrl_gym.envs.swe.statements import statement
 from skyrl_gym.tasks import Task
 
-__all__ = ["REPEATS", "Vetted", "vet"]
+__all__ = ["REPEATS", "Vetted", "uses_up_memory", "vet"]
 
 REPEATS = 3
 MAX_NAMED = 3
@@ -68,10 +68,17 @@ async def vet(row: Mapping[str, Any], name: str, repeats: int = REPEATS, *, hidd
 def _broken(when: str, reports: Sequence[TestReport]) -> str:
     if ended := next((report for report in reports if not report.intact), None):
         return f"the tests did not run to their end {when}: {ended.messages.get('', '')[-200:]}".rstrip(": ")
+    if any(uses_up_memory(report) for report in reports):
+        return f"tests use up the memory {when}"
     names = {name for report in reports for name in report.outcomes}
     flaky = sorted(name for name in names if len({report.outcomes.get(name) for report in reports}) > 1)
     more = ", ..." if len(flaky) > MAX_NAMED else ""
     return f"flaky {when}: {', '.join(flaky[:MAX_NAMED])}{more}" if flaky else ""
+
+
+def uses_up_memory(report: TestReport) -> bool:
+    """Whether a test ended for want of memory: on a larger or slower machine it would end otherwise."""
+    return any("MemoryError" in message for message in report.messages.values())
 
 
 def _told_apart(gold: TestReport, nothing: TestReport) -> tuple[list[str], list[str]]:

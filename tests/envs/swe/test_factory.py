@@ -138,6 +138,13 @@ def test_a_repair_that_ends_the_tests_is_kept_apart(repository: Repository) -> N
     assert found.reason.startswith("the tests did not run to their end with the repair")
 
 
+def test_a_repair_whose_tests_use_up_the_memory_is_kept_apart(repository: Repository) -> None:
+    greedy = "\n\ndef test_much():\n    if half(6) == 3:\n        raise MemoryError\n"
+    repository.commit("Much", moon_py=CODE.format("2  # half"), tests__test_half_py=TEST_HALF + NEW + greedy)
+    (found, *_) = collect(mine_repairs(git_origin(str(repository.folder), Testing()), 1, repeats=1))
+    assert found.reason == "tests use up the memory with the repair"
+
+
 def test_only_commits_of_one_parent_with_code_and_tests_are_looked_at(repository: Repository) -> None:
     repository.git("checkout", "-q", "-b", "side", "HEAD~1")
     repository.commit("Tests alone", tests__test_other_py="def test_a(): pass\n")

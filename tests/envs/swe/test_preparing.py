@@ -93,6 +93,20 @@ def test_a_source_distribution_becomes_a_task(index: Path, play: Any) -> None:
     assert play(task, *gold_actions(task)[:-1])[0] == 1.0
 
 
+def test_neither_the_repair_nor_hidden_tests_are_anywhere_in_the_agents_sandbox(index: Path, env: Any) -> None:
+    hidden = "--- /dev/null\n+++ b/tests/test_more.py\n@@ -0,0 +1 @@\n+assert 'seen by nobody'\n"
+    env.reset(options={"task": Task.from_row(row(index, test_patch=hidden))})
+    search = (
+        "grep -rlF -e 'seen by nobody' -e 'return x // 2' /work /opt /tmp /var /home /root /etc /srv /mnt 2>/dev/null"
+    )
+    assert str(env.step(ToolCall("bash", {"command": search}))[0][-1].content) == "[exit status 2]"
+    known = "grep -rlF 'return x // 3' /work"  # the search does find what is there
+    assert "half_moon.py" in str(env.step(ToolCall("bash", {"command": known}))[0][-1].content)
+    later = "find / -xdev -newermt '2020-01-02' -type f -not -path '/usr/*' -not -path '/opt/packages/*' 2>/dev/null"
+    found = str(env.step(ToolCall("bash", {"command": later}))[0][-1].content)
+    assert not [name for name in found.splitlines() if name.startswith("/work/") and not name.startswith("/work/.git/")]
+
+
 def test_nothing_that_an_agent_makes_stands_in_the_way_of_the_test_patch(index: Path, play: Any) -> None:
     patch = "--- /dev/null\n+++ b/data/numbers.txt\n@@ -0,0 +1 @@\n+6\n"
     task = Task.from_row(row(index, test_patch=patch))

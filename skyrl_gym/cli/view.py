@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -15,28 +16,57 @@ from skyrl_gym.evaluate import Run, Summary, open_run, summarise
 
 EXAMPLES = """
 skyrl view runs/quickstart
-skyrl view runs/quickstart --no-browser
+skyrl view runs/first runs/second    # side by side
+skyrl view runs/quickstart --report
 """
 
 
 def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    browser: Annotated[bool, typer.Option(help="Open the report, where there is a screen.")] = True,
+    other: Annotated[Path | None, typer.Argument(metavar="OTHER", help="A second one, to read beside it.")] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Print the table, write RUN/report.html, and serve nothing.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 0,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="To show tokens as text: a tokenizer.json or its folder; by default the run's.")
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open a browser, where there is a screen.")] = True,
 ) -> None:
-    """Print the results of a run, bring its report up to date and open it.
+    """Look at a run, or at two side by side, on a page that this command serves until Ctrl-C.
 
-    Works on a run that is going on or was stopped, too.
+    Works on a run that is going on or was stopped, too; the page follows it.
     """
+    held = open_run(folder)
+    console = Console(highlight=False)
+    if report:
+        _write_report(held, console, browser)
+    else:
+        _serve((held,) if other is None else (held, open_run(other)), console, port, tokenizer, browser)
+
+
+def _serve(runs: tuple[Run, ...], console: Console, port: int, tokenizer: str | None, browser: bool) -> None:
+    from skyrl_gym.evaluate.live import Site, ViewServer
+
+    with ViewServer(Site(runs, tokenizer), port) as server:
+        console.print(f"{' and '.join(run.name for run in runs)} at {server.url} until Ctrl-C", soft_wrap=True)
+        if browser and _has_screen():
+            webbrowser.open(server.url)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            console.print("stopped")
+
+
+def _write_report(held: Run, console: Console, browser: bool) -> None:
     from skyrl_gym.evaluate.report import write_report
 
-    held = open_run(folder)
-    report = write_report(folder)
-    console = Console(highlight=False)
+    path = write_report(held.path)
     if steps := held.metrics():
         console.print(f"{len(steps)} steps, the last with reward {steps[-1]['reward']:.3g}")
-    print_results(console, _summaries(held), report)
+    print_results(console, _summaries(held), path)
     if browser and _has_screen():
-        webbrowser.open(report.resolve().as_uri())
+        webbrowser.open(path.resolve().as_uri())
 
 
 def _summaries(held: Run) -> dict[str, Summary]:

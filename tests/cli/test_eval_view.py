@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 Skyrl = Callable[..., Any]
@@ -93,7 +94,7 @@ def test_eval_prints_the_table_and_leaves_a_run_folder(
 def test_view_shows_the_same_table(skyrl: Skyrl, colours: str, painter: Painter, in_tmp: Path) -> None:
     skyrl("eval", "colour-v0", "--registry", colours, "--model", painter.model, "--out", "here")
     Path("here/report.html").unlink()
-    ran = skyrl("view", "here", "--no-browser")
+    ran = skyrl("view", "here", "--report")
     assert ran.status == 0, ran.err
     assert "0.333" in ran.out and "Report: here/report.html" in ran.out
     assert Path("here/report.html").is_file()
@@ -200,3 +201,16 @@ def test_a_full_disk_is_one_line_and_keeps_what_is_finished(
     assert "can't write the journal here/trajectories.jsonl" in ran.err
     kept = Path("here/trajectories.jsonl").read_text().splitlines()
     assert kept and all(json.loads(line)["reward"] is not None for line in kept)
+
+
+def test_view_serves_a_page_until_it_is_interrupted(skyrl: Skyrl, colours: str, painter: Painter, in_tmp: Path) -> None:
+    skyrl("eval", "colour-v0", "--registry", colours, "--model", painter.model, "--out", "here")
+    command = [sys.executable, "-m", "skyrl_gym", "view", "here", "here", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "here and here at http://127.0.0.1:" in line
+        page = httpx.get(line.split(" at ")[1].split()[0])
+        assert page.status_code == 200 and "colour-v0" in page.text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyrl_gym.errors import ConfigError
@@ -69,6 +69,7 @@ def from_verifiers(trajectories: list[Trajectory]) -> list[Whole]:
     return found
 
 
+@settings(deadline=None)
 @given(seeds=st.lists(st.integers(0, 10_000), min_size=1, max_size=6, unique=True))
 @pytest.mark.parametrize("read", [from_trl, from_tinker, from_verifiers])
 def test_rows_hold_the_sequences_of_the_trainer(read: Any, seeds: list[int], make: Any) -> None:
@@ -76,6 +77,7 @@ def test_rows_hold_the_sequences_of_the_trainer(read: Any, seeds: list[int], mak
     assert sorted(read(trajectories), key=repr) == sorted(expected(trajectories), key=repr)
 
 
+@settings(deadline=None)
 @given(seeds=st.lists(st.integers(0, 10_000), min_size=1, max_size=6, unique=True), pad_id=st.integers(0, 2))
 def test_a_verl_batch_is_padded_left_and_right_and_nothing_else_changes(
     seeds: list[int], pad_id: int, make: Any
@@ -102,6 +104,7 @@ def test_a_verl_batch_is_padded_left_and_right_and_nothing_else_changes(
     assert sorted(without) == sorted((ids, mask) for ids, mask, _ in expected(trajectories))
 
 
+@settings(deadline=None)
 @given(seeds=st.lists(st.integers(0, 10_000), min_size=1, max_size=6, unique=True))
 def test_a_skyrl_train_output_rewards_a_trajectory_once(seeds: list[int], make: Any) -> None:
     trajectories = [make.drawn(seed) for seed in seeds]

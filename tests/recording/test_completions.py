@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyrl_gym import ToolCall, assistant, user
@@ -87,6 +87,7 @@ completions = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(completions)
 def test_a_completion_comes_back_as_it_was(completion: Completion) -> None:
     import json

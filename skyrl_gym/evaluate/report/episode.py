@@ -8,16 +8,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from skyrl_gym.evaluate.metrics import is_judged
+from skyrl_gym.evaluate.report.diffs import Diff, edit_of, patch_in
 from skyrl_gym.evaluate.report.text import clip
 from skyrl_gym.messages import ImagePart, Message, ToolCall
 from skyrl_gym.rollout import Trajectory, Turn
 
-__all__ = ["Block", "Call", "Entry", "Step", "make_entry"]
+__all__ = ["Block", "Call", "Entry", "Room", "Span", "Step", "make_entry"]
 
 OPEN_LINES, OPEN_CHARACTERS = 12, 1_000  # a tool result up to this long is shown unfolded
 # Drawn by the browser without running or fetching anything; other images are shown by their address.
 _SAFE_IMAGE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
-MOST_IMAGE_BYTES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much of a trajectory is shown: characters of one text, bytes of one image."""
+
+    characters: int = 6_000
+    image_bytes: int = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,7 @@ class Call:
     name: str
     arguments: tuple[tuple[str, str], ...]
     preview: str
+    diff: Diff = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,7 @@ class Block:
     calls: tuple[Call, ...] = ()
     images: tuple[str, ...] = ()
     folded: bool = False
+    diff: Diff = ()
 
     @property
     def lines(self) -> int:
@@ -56,6 +66,17 @@ class Step:
     answer: Block
     context_edit: bool
     observations: tuple[Block, ...]
+    has_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of the timing bar: what took how long, and from where to where in per cent of the whole."""
+
+    kind: str
+    label: str
+    start: float
+    width: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +95,7 @@ class Entry:
     opening: tuple[Block, ...]
     steps: tuple[Step, ...]
     error: tuple[str, str, str] | None
+    timing: tuple[Span, ...] = ()
 
     @property
     def origin(self) -> str:
@@ -88,7 +110,7 @@ class Entry:
         return "–" if self.reward is None else f"{self.reward:.2f}"
 
 
-def make_entry(trajectory: Trajectory, part: str, identity: str) -> Entry:
+def make_entry(trajectory: Trajectory, part: str, identity: str, room: Room = Room()) -> Entry:
     """The trajectory in the form that the template shows."""
     error = trajectory.error
     versions = [turn.transition.policy_version for turn in trajectory.turns if turn.transition]
@@ -103,10 +125,28 @@ def make_entry(trajectory: Trajectory, part: str, identity: str) -> Entry:
         reward=trajectory.reward if is_judged(trajectory) else None,
         tokens=trajectory.sampled_tokens,
         numbers=tuple(_numbers(trajectory)),
-        opening=tuple(_block(message) for message in trajectory.opening),
-        steps=tuple(_step(number, turn) for number, turn in enumerate(trajectory.turns, 1)),
+        opening=tuple(_block(message, room) for message in trajectory.opening),
+        steps=tuple(_step(number, turn, room) for number, turn in enumerate(trajectory.turns, 1)),
         error=None if error is None else (error.type, clip(error.message), clip(error.traceback)),
+        timing=_timing(trajectory),
     )
+
+
+def _timing(trajectory: Trajectory) -> tuple[Span, ...]:
+    """The stages and, within the run, the turns, one after the other."""
+    seconds = trajectory.seconds
+    parts = [("setup", "setup", seconds.get("setup", 0.0))]
+    for number, turn in enumerate(trajectory.turns, 1):
+        parts += [(kind, f"turn {number}, {kind}", turn.seconds.get(kind, 0.0)) for kind in ("policy", "tools")]
+    parts.append(("grade", "grade", seconds.get("grade", 0.0)))
+    total = sum(taken for _, _, taken in parts)
+    spans, start = [], 0.0
+    for kind, name, taken in parts:
+        if taken > 0:
+            width = 100 * taken / total
+            spans.append(Span(kind, f"{name}: {taken:.2f} s", round(start, 3), round(width, 3)))
+            start += width
+    return tuple(spans)
 
 
 def _numbers(trajectory: Trajectory) -> Iterator[tuple[str, str]]:
@@ -119,9 +159,14 @@ def _numbers(trajectory: Trajectory) -> Iterator[tuple[str, str]]:
         yield name, f"{value:.4g}"
 
 
-def _step(number: int, turn: Turn) -> Step:
+def _step(number: int, turn: Turn, room: Room) -> Step:
     return Step(
-        number, tuple(_notes(turn)), _block(turn.message), turn.context_edit, tuple(map(_block, turn.observations))
+        number,
+        tuple(_notes(turn)),
+        _block(turn.message, room),
+        turn.context_edit,
+        tuple(_block(message, room) for message in turn.observations),
+        has_tokens=turn.transition is not None,
     )
 
 
@@ -137,20 +182,21 @@ def _notes(turn: Turn) -> Iterator[str]:
         yield "no usable call"
 
 
-def _block(message: Message) -> Block:
+def _block(message: Message, room: Room) -> Block:
     parts = message.content if isinstance(message.content, tuple) else ()
     urls = [part.url for part in parts if isinstance(part, ImagePart)]
-    images = tuple(url for url in urls if len(url) <= MOST_IMAGE_BYTES and _SAFE_IMAGE.fullmatch(url))
+    images = tuple(url for url in urls if len(url) <= room.image_bytes and _SAFE_IMAGE.fullmatch(url))
     others = [f"[image: {url[:200]}]" for url in urls if url not in images]
     text = "\n".join([*([message.text] if message.text else []), *others])
     return Block(
         role=message.role,
         label=f"result of {message.name}" if message.role == "tool" and message.name else message.role,
-        text=clip(text),
-        reasoning=clip(message.reasoning or ""),
-        calls=tuple(map(_call, message.tool_calls)),
+        text=clip(text, room.characters),
+        reasoning=clip(message.reasoning or "", room.characters),
+        calls=tuple(_call(call, room) for call in message.tool_calls),
         images=images,
         folded=message.role == "system" or (message.role == "tool" and _is_long(text)),
+        diff=patch_in(clip(text, room.characters)),
     )
 
 
@@ -158,12 +204,13 @@ def _is_long(text: str) -> bool:
     return len(text) > OPEN_CHARACTERS or text.count("\n") >= OPEN_LINES
 
 
-def _call(call: ToolCall) -> Call:
+def _call(call: ToolCall, room: Room) -> Call:
     if isinstance(call.arguments, str):
-        return Call(call.name, (("not a JSON object", clip(call.arguments)),), call.arguments[:80])
-    values = [
-        (str(name), clip(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)))
-        for name, value in call.arguments.items()
-    ]
+        return Call(call.name, (("not a JSON object", clip(call.arguments, room.characters)),), call.arguments[:80])
+    values = [(str(name), clip(_as_text(value), room.characters)) for name, value in call.arguments.items()]
     preview = ", ".join(value for _, value in values).replace("\n", " ")
-    return Call(call.name, tuple(values), preview[:80] + ("..." if len(preview) > 80 else ""))
+    return Call(call.name, tuple(values), preview[:80] + ("..." if len(preview) > 80 else ""), edit_of(call.arguments))
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 __all__ = ["clip", "plain", "visible"]
 
-HEAD, TAIL = 4_000, 2_000  # characters kept of a longer text
+MOST = 6_000  # characters kept of a longer text, two thirds of them its head
 
 # Control, format, surrogate and private-use characters, line and paragraph separators (all of the general
 # categories Cc, Cf, Cs, Co, Zl and Zp but newline and tab), and letters or marks that have no ink.
@@ -42,11 +42,13 @@ def plain(text: object) -> Markup:
     return escape(_MARKED.sub(lambda found: "".join(map(_shown, found.group())), str(text)))
 
 
-def clip(text: str) -> str:
+def clip(text: str, most: int = MOST) -> str:
     """Head and tail of a long text, with what is left out counted between them."""
-    if len(text) <= HEAD + TAIL:
+    if len(text) <= most:
         return text
-    return f"{text[:HEAD]}\n[... {len(text) - HEAD - TAIL:,} characters left out ...]\n{text[-TAIL:]}"
+    tail = most // 3
+    head = most - tail
+    return f"{text[:head]}\n[... {len(text) - most:,} characters left out ...]\n{text[-tail:]}"
 
 
 def _label(hidden: str) -> Markup:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 
 import jinja2
@@ -13,8 +12,8 @@ from markupsafe import Markup
 
 from skyrl_gym.evaluate.report.episode import make_entry
 from skyrl_gym.evaluate.report.page import Part, Reader, make_page, make_parts
+from skyrl_gym.evaluate.report.rendering import asset, make_templates
 from skyrl_gym.evaluate.report.survey import choose, chosen_trajectories
-from skyrl_gym.evaluate.report.text import plain, visible
 from skyrl_gym.evaluate.runs import open_run, write_whole
 
 __all__ = ["MOST_BYTES", "MOST_TRAJECTORIES", "write_report"]
@@ -36,9 +35,9 @@ def write_report(run_dir: str | Path) -> Path:
     """
     run = open_run(run_dir)
     parts = make_parts(run)
-    templates = _templates()
+    templates = make_templates()
     pieces = list(_pieces(templates, parts))
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = asset("report.css"), asset("report.js")
     html = templates.get_template("report.html.j2").render(
         page=make_page(run, parts),
         style=Markup(style),
@@ -76,24 +75,6 @@ def _shares(parts: int) -> list[int]:
         return [MOST_TRAJECTORIES]
     half = MOST_TRAJECTORIES // 2
     return [half, *[half // (parts - 1)] * (parts - 1)]
-
-
-def _templates() -> jinja2.Environment:
-    templates = jinja2.Environment(
-        loader=jinja2.PackageLoader("skyrl_gym.evaluate.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        # Every value goes through it, also where a template forgets to ask.
-        finalize=lambda value: value if isinstance(value, Markup) else visible(value),
-    )
-    templates.filters["plain"] = plain
-    return templates
-
-
-def _asset(name: str) -> str:
-    return (resources.files("skyrl_gym.evaluate.report") / "templates" / name).read_text()
 
 
 def _content_policy(style: str, script: str) -> str:

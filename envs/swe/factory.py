@@ -16,7 +16,7 @@ import json
 import random
 import re
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,13 @@ from skyrl_gym.errors import InfraError, TaskError
 __all__ = ["candidates", "generate_tasks", "inject_bugs", "make_task", "mine_repairs", "repair_between"]
 
 MAX_BROKEN = 0.5  # a bug that fails more of the tests is too plain
+# Those that the shipped tasks are made with: others would change what a seed draws.
+SHIPPED_KINDS = ("comparison", "arithmetic", "boolean", "constant", "guard", "condition", "arguments", "returned")
 MAX_SOURCES = 40  # files that bugs are put into, drawn by the seed
 
 
-def candidates(origin: Origin, seed: int) -> list[tuple[str, str, Mutation]]:
-    """(file, function, mutation) of a tree, shuffled by the seed."""
+def candidates(origin: Origin, seed: int, kinds: Container[str] | None = None) -> list[tuple[str, str, Mutation]]:
+    """(file, function, mutation) of a tree, of some kinds or all, shuffled by the seed."""
     draw = random.Random(f"{origin.name}/{seed}")
     sources = dict(_sources(origin))
     if len(sources) > MAX_SOURCES:
@@ -47,7 +49,7 @@ def candidates(origin: Origin, seed: int) -> list[tuple[str, str, Mutation]]:
         (name, function, mutation)
         for name, source in sources.items()
         for mutation in mutations(source)
-        if (function := _function_at(source, mutation.start))
+        if (kinds is None or mutation.kind in kinds) and (function := _function_at(source, mutation.start))
     ]
     draw.shuffle(found)
     return found
@@ -199,7 +201,7 @@ async def generate_tasks(packages: Iterable[str], split: str, count: int, seed: 
 
     What a package gives does not depend on the other packages.
     """
-    sources = {package: iter(candidates(shipped(package), seed)) for package in packages}
+    sources = {package: iter(candidates(shipped(package), seed, SHIPPED_KINDS)) for package in packages}
     used: set[tuple[str, str, str]] = set()
     made = 0
     while made < count and sources:

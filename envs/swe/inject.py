@@ -150,6 +150,23 @@ def _returned(node: ast.AST, text: _Text) -> Iterator[Mutation]:
         yield Mutation("returned", text.start(first), text.end(second), swapped)
 
 
+def _result(node: ast.AST, text: _Text) -> Iterator[Mutation]:
+    """Returns nothing, or the other truth value."""
+    if isinstance(node, ast.Return) and node.value is not None:
+        value = node.value.value if isinstance(node.value, ast.Constant) else ...
+        other = str(not value) if isinstance(value, bool) else "None"
+        yield Mutation("result", text.start(node.value), text.end(node.value), other)
+
+
+def _slice(node: ast.AST, text: _Text) -> Iterator[Mutation]:
+    """A slice that ends one too early or begins one too late."""
+    if isinstance(node, ast.Slice):
+        for bound, sign in ((node.lower, "+"), (node.upper, "-")):
+            if bound is not None:
+                new = f"({text.piece(bound)}) {sign} 1"
+                yield Mutation("slice", text.start(bound), text.end(bound), new)
+
+
 _OPERATORS: tuple[Callable[[ast.AST, _Text], Iterator[Mutation]], ...] = (
     _comparison,
     _arithmetic,
@@ -159,6 +176,8 @@ _OPERATORS: tuple[Callable[[ast.AST, _Text], Iterator[Mutation]], ...] = (
     _condition,
     _arguments,
     _returned,
+    _result,
+    _slice,
 )
 
 

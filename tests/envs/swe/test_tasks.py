@@ -162,10 +162,11 @@ def test_changes_laid_on_the_tree_give_what_was_held(held: dict[str, bytes]) -> 
 def test_mutations_are_small_compile_and_cover_all_kinds() -> None:
     source = (
         'def f(a, b):\n    """Ünïcode."""\n    if not a:\n        return b\n    if a < b and b in (1, 2):\n'
-        "        return max(a, b) + 1, a\n    return a - b\n"
+        "        return max(a, b) + 1, a\n    return a[1:b] - b\n"
     )
     found = mutations(source)
     kinds = {"comparison", "arithmetic", "boolean", "constant", "guard", "condition", "arguments", "returned"}
+    kinds |= {"result", "slice"}
     assert {mutation.kind for mutation in found} == kinds
     for mutation in found:
         changed = mutation.apply(source)
@@ -173,6 +174,23 @@ def test_mutations_are_small_compile_and_cover_all_kinds() -> None:
         assert changed != source
         assert abs(len(changed) - len(source)) < 70
     assert found == mutations(source)
+
+
+@pytest.mark.parametrize(
+    ("right", "kind", "wrong"),
+    [
+        ("return True", "result", {"return False"}),
+        ("return a", "result", {"return None"}),
+        ("return None", "result", set()),
+        ("return a[i:j]", "slice", {"return a[(i) + 1:j]", "return a[i:(j) - 1]"}),
+        ("return a, b", "returned", {"return b, a"}),
+        ("if a < b: pass", "comparison", {"if a <= b: pass", "if a > b: pass"}),
+    ],
+)
+def test_a_mutation_is_the_wrong_form_of_a_right_one(right: str, kind: str, wrong: set[str]) -> None:
+    head = "def f(a, b, i, j):\n    "
+    made = {m.apply(head + right).removeprefix(head) for m in mutations(head + right) if m.kind == kind}
+    assert made == wrong
 
 
 def test_a_seed_gives_the_same_candidates() -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from skyrl_gym.chat import Renderer
 from skyrl_gym.errors import ConfigError, MissingDependency
 from skyrl_gym.policy import Prompt, Sampling, resolve_model
 from skyrl_gym.policy.base import Policy
 from skyrl_gym.policy.transformers import TransformersPolicy
 from skyrl_gym.trainer.recipe import LoraSection, Recipe
+from skyrl_gym.trainer.served import ServedPolicy
+from skyrl_gym.trainer.weights import write_weights
 
-__all__ = ["check_policy", "keep_freed_memory", "load_model", "lora_config", "sampling_copy", "save_model"]
+__all__ = ["check_policy", "keep_freed_memory", "load_model", "lora_config", "make_policy", "save_model"]
 
 
 def load_model(recipe: Recipe) -> tuple[Any, Any]:
@@ -46,24 +51,42 @@ def lora_config(section: LoraSection | None) -> Any:
     return LoraConfig(**section.model_dump(exclude={"load_in_4bit"}), task_type="CAUSAL_LM")
 
 
-def sampling_copy(recipe: Recipe, model: Any, tokenizer: Any) -> TransformersPolicy:
-    """A copy of the model for sampling, in half precision: it decodes faster, and is given the weights each step."""
+def make_policy(recipe: Recipe, model: Any, tokenizer: Any, *, writes: bool) -> TransformersPolicy | ServedPolicy:
+    """The sampler: a server, or a copy of the model in half precision, which decodes faster.
+
+    Raises:
+        ConfigError: the server's folder is missing, or is the model that is trained.
+    """
+    if recipe.rollout.server is not None:
+        folder = Path(recipe.rollout.server_folder or "")
+        if not (folder / "config.json").is_file() or folder.resolve() == Path(recipe.model).resolve():
+            raise ConfigError(
+                f"rollout.server_folder is the model folder that the server was started on, a copy of the model for "
+                f"the trainer to write to; got {recipe.rollout.server_folder!r}"
+            )
+        return ServedPolicy(recipe.rollout.server, folder, Renderer(tokenizer, recipe.dialect), writes=writes)
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
-    config = type(model.config).from_dict(
-        {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
-    )
-    copy = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(device).eval()
+    copy = AutoModelForCausalLM.from_config(_plain_config(model), dtype=torch.bfloat16).to(device).eval()
     return TransformersPolicy(copy, tokenizer, dialect=recipe.dialect, name=recipe.model)
 
 
-def save_model(model: Any, weights: dict[str, torch.Tensor], tokenizer: Any, target: str) -> None:
+def save_model(model: Any, weights: Mapping[str, torch.Tensor], tokenizer: Any, target: Path) -> None:
     """A plain model folder that every loader reads, in bf16, adapters merged in."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    with torch.device("meta"):
-        plain = AutoModelForCausalLM.from_config(base.config, dtype=torch.bfloat16)
-    plain.generation_config = base.generation_config
-    plain.save_pretrained(target, state_dict={name: value.to(torch.bfloat16) for name, value in weights.items()})
+    config = _plain_config(base)
+    config.dtype, config.architectures = torch.bfloat16, [type(base).__name__]
+    target.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(target)
+    if base.generation_config is not None:
+        base.generation_config.save_pretrained(target)
     tokenizer.save_pretrained(target)
+    write_weights(weights, target)
+
+
+def _plain_config(model: Any) -> Any:
+    """The configuration without what says that the weights are held in few bits."""
+    held = {name: value for name, value in model.config.to_dict().items() if name != "quantization_config"}
+    return type(model.config).from_dict(held)
 
 
 async def check_policy(policy: Policy, *, needs_logprobs: bool) -> None:

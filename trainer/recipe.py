@@ -46,6 +46,8 @@ class RolloutSection(_Section):
     max_context: int | None = Field(default=None, ge=1, description="tokens of a prompt and its completion")
     temperature: float = Field(default=1.0, gt=0)
     live: int = Field(default=64, ge=1, description="environments at once")
+    server: str | None = Field(default=None, description="address of a vLLM server that samples")
+    server_folder: str | None = Field(default=None, description="the model folder that it was started on")
     staleness: int = Field(default=0, ge=0, description="steps that rollouts may be behind: 0 is synchronous")
     episode_s: float = Field(default=3_600.0, gt=0, description="deadline of an episode, in seconds")
 
@@ -97,6 +99,18 @@ class LogSection(_Section):
     trajectories: int = Field(default=0, ge=0, description="of each step, in a table")
 
 
+class HardwareSection(_Section):
+    """What the run is planned for (`skyrl plan`)."""
+
+    gpus: int = Field(default=0, ge=0, description="that train: one process each; 0 for a CPU")
+    memory_gb: float = Field(default=16.0, gt=0, description="of one GPU, or of the machine without")
+    sharding: Literal["none", "fsdp2", "zero3"] = "none"
+    sampling_gpus: int = Field(
+        default=0, ge=0, description="that the server has; 0 where a copy samples in the process"
+    )
+    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that hold one copy of the server's model")
+
+
 class EvalSection(_Section):
     """The evaluation before and after training, on the test split of each environment; 0 tasks: none."""
 
@@ -121,6 +135,7 @@ class Recipe(_Section):
     lora: LoraSection | None = None
     eval: EvalSection = EvalSection()
     log: LogSection = LogSection()
+    hardware: HardwareSection = HardwareSection()
 
     @property
     def environments(self) -> tuple[EnvSection, ...]:

@@ -36,7 +36,7 @@ from skyrl_gym.trainer.models import (
     keep_freed_memory,
     load_model,
     lora_config,
-    sampling_copy,
+    make_policy,
     save_model,
 )
 from skyrl_gym.trainer.recipe import EnvSection, Recipe
@@ -98,7 +98,7 @@ class _Run:
         self.model, self.tokenizer = load_model(recipe)
         self.loop = BackgroundLoop("rollouts")
         held.callback(self.loop.close)
-        self.policy = sampling_copy(recipe, self.model, self.tokenizer)
+        self.policy = make_policy(recipe, self.model, self.tokenizer, writes=self.state.is_main_process)
         held.callback(lambda: self.loop.run(self.policy.aclose()))
         self.loop.run(check_policy(self.policy, needs_logprobs=recipe.train.importance_correction != "none"))
         self.checkpoint = checkpoint_of(Path(config.output_dir)) if self.state.is_main_process else None
@@ -116,15 +116,17 @@ class _Run:
         before = self._evaluate(held_out, "before")
         trainer.train(resume_from_checkpoint=None if self.checkpoint is None else str(self.checkpoint))
         source.close()
-        weights = dict(plain_weights(trainer.accelerator.unwrap_model(trainer.model)))
-        source.sync(weights, trainer.state.global_step)
+        trained = trainer.accelerator.unwrap_model(trainer.model)
+        source.sync(plain_weights(trained), trainer.state.global_step)
         after = self._evaluate(held_out, "after")
+        self.tell(Progress("save", 0, 1, message=f"saving to {self.folder / 'model'}"))
+        weights = plain_weights(trained)
         if self.state.is_main_process:
-            self.tell(Progress("save", 0, 1, message=f"saving to {self.folder / 'model'}"))
-            save_model(
-                trainer.accelerator.unwrap_model(trainer.model), weights, self.tokenizer, str(self.folder / "model")
-            )
+            save_model(trained, weights, self.tokenizer, self.folder / "model")
             write_report(self.folder)
+        else:
+            for name in weights:  # putting shards together takes all processes
+                _ = weights[name]
         return TrainResult(self.folder, before, after)
 
     def _source(self, ingredients: list[Ingredient]) -> RolloutSource:

@@ -1,0 +1,175 @@
+"""Weights out of a trained model, whatever it is wrapped in; the policies that take them."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from skyrl_gym.chat import Renderer
+from skyrl_gym.chat.testing import tiny_tokenizer
+from skyrl_gym.errors import ConfigError, PolicyError
+from skyrl_gym.policy import Completion, Prompt, Sampling, ScriptedPolicy
+from skyrl_gym.trainer.models import check_policy, make_policy, save_model
+from skyrl_gym.trainer.recipe import parse_recipe
+from skyrl_gym.trainer.served import ServedPolicy
+from skyrl_gym.trainer.weights import plain_weights, write_weights
+
+pytestmark = pytest.mark.filterwarnings("default::FutureWarning")
+IDS = torch.tensor([[1, 5, 9, 33]])
+
+
+def adapted(tools: Any) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(tools.tiny_model(), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def test_adapters_are_added_into_the_plain_weights_and_the_model_is_not_touched(tools: Any) -> None:
+    model, plain = adapted(tools), tools.tiny_model(seed=5)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    weights = plain_weights(model)
+    assert set(weights) == set(plain.state_dict())
+    plain.load_state_dict(dict(weights))
+    with torch.no_grad():
+        assert torch.allclose(plain(IDS).logits, model(IDS).logits, atol=1e-4)
+        assert not torch.allclose(plain(IDS).logits, tools.tiny_model()(IDS).logits, atol=1e-1)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("wrap", [lambda tools: tools.tiny_model(), adapted], ids=["plain", "lora"])
+def test_a_saved_model_is_a_plain_folder(tmp_path: Path, tools: Any, wrap: Any) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = wrap(tools)
+    save_model(model, plain_weights(model), tiny_tokenizer(), tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert loaded.dtype == torch.bfloat16
+    with torch.no_grad():
+        assert torch.allclose(loaded(IDS).logits.float(), model(IDS).logits, atol=0.1, rtol=0.1)
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template
+
+
+def test_weights_over_the_size_of_a_file_are_spread_over_several(
+    tmp_path: Path, tools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyrl_gym.trainer.weights.SHARD_BYTES", 10_000)
+    weights = tools.tiny_model().state_dict()
+    write_weights(weights, tmp_path)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    assert set(index) == set(weights)
+    assert len(set(index.values())) > 2
+    assert {path.name for path in tmp_path.glob("*.safetensors")} == set(index.values())
+    monkeypatch.undo()
+    write_weights(weights, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+class _Without:
+    """A policy that leaves out what is asked of it."""
+
+    def __init__(self, renderer: Any, ids: Any) -> None:
+        self.name, self.renderer, self._ids = "without", renderer, ids
+
+    async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        return Completion("", token_ids=self._ids)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def test_a_policy_that_cannot_be_trained_with_is_refused_before_anything_is_spent() -> None:
+    renderer = Renderer(tiny_tokenizer())
+    for policy, says in (
+        (ScriptedPolicy(["a"]), "scripted has no renderer"),
+        (_Without(renderer, None), "gives no token ids"),
+        (_Without(renderer, (1,)), "gives no logprobs, and train.importance_correction needs them"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            asyncio.run(check_policy(policy, needs_logprobs=True))
+    asyncio.run(check_policy(_Without(renderer, (1,)), needs_logprobs=False))
+
+
+class _Vllm(BaseHTTPRequestHandler):
+    """What of vLLM's server is spoken to."""
+
+    told: ClassVar[list[tuple[str, Any]]] = []
+    development: ClassVar[bool] = True
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.told.append((self.path, body))
+        known = self.path == "/v1/completions" or self.development
+        answer = {"choices": [{"text": "a", "token_ids": [7, 2], "logprobs": {"token_logprobs": [-0.5, -1.0]}}]}
+        data = json.dumps(answer).encode()
+        self.send_response(200 if known else 404)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    _Vllm.told, _Vllm.development = [], True
+    found = ThreadingHTTPServer(("127.0.0.1", 0), _Vllm)
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{found.server_port}/v1"
+    found.shutdown()
+    found.server_close()
+
+
+def test_a_server_reads_the_new_weights_from_its_folder(tmp_path: Path, tools: Any, server: str) -> None:
+    policy = ServedPolicy(server, tmp_path, Renderer(tiny_tokenizer()))
+    policy.load_weights(tools.tiny_model(seed=3).state_dict(), 4)
+    assert _Vllm.told == [("/collective_rpc", {"method": "reload_weights"}), ("/reset_prefix_cache", {})]
+    assert (tmp_path / "model.safetensors").is_file()
+
+    async def ask() -> Completion:
+        answer = await policy.complete(Prompt((), (), (1, 5)), Sampling(max_tokens=2))
+        await policy.aclose()
+        return answer
+
+    answer = asyncio.run(ask())
+    assert (answer.token_ids, answer.logprobs, answer.policy_version) == ((7, 2), (-0.5, -1.0), 4)
+    assert _Vllm.told[-1][1]["prompt"] == [1, 5]
+
+
+def test_a_process_that_does_not_write_tells_the_server_nothing(tmp_path: Path, tools: Any, server: str) -> None:
+    policy = ServedPolicy(server, tmp_path, Renderer(tiny_tokenizer()), writes=False)
+    policy.load_weights(tools.tiny_model().state_dict(), 4)
+    assert (policy.version, _Vllm.told, list(tmp_path.iterdir())) == (4, [], [])
+
+
+def test_a_server_without_its_development_endpoints_is_named(tmp_path: Path, tools: Any, server: str) -> None:
+    _Vllm.development = False
+    with pytest.raises(PolicyError, match=r"answered 404.*VLLM_SERVER_DEV_MODE=1"):
+        ServedPolicy(server, tmp_path, Renderer(tiny_tokenizer())).load_weights(tools.tiny_model().state_dict(), 1)
+
+
+def test_the_servers_folder_is_not_the_model_that_is_trained(tmp_path: Path, tools: Any) -> None:
+    model, tokenizer = tools.tiny_model(), tiny_tokenizer()
+    model.save_pretrained(tmp_path)
+    for folder in (None, str(tmp_path), str(tmp_path / "nowhere")):
+        recipe = parse_recipe(
+            {
+                "name": "n",
+                "model": str(tmp_path),
+                "env": {"id": "e"},
+                "rollout": {"server": "http://localhost:1/v1", "server_folder": folder},
+            }
+        )
+        with pytest.raises(ConfigError, match="server_folder is the model folder that the server was started on"):
+            make_policy(recipe, model, tokenizer, writes=True)

@@ -46,7 +46,7 @@ class RolloutSection(_Section):
     max_context: int | None = Field(default=None, ge=1, description="tokens of a prompt and its completion")
     temperature: float = Field(default=1.0, gt=0)
     live: int = Field(default=64, ge=1, description="environments at once")
-    server: str | None = Field(default=None, description="address of a vLLM server that samples")
+    server: str | list[str] | None = Field(default=None, description="address of vLLM servers that sample")
     server_folder: str | None = Field(default=None, description="the model folder that it was started on")
     staleness: int = Field(default=0, ge=0, description="steps that rollouts may be behind: 0 is synchronous")
     episode_s: float = Field(default=3_600.0, gt=0, description="deadline of an episode, in seconds")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,52 +28,58 @@ class ServedPolicy:
     them (`collective_rpc reload_weights`) and to forget its prefix cache.
 
     Args:
-        url: of the API, with its version: "http://localhost:8000/v1".
+        servers: of the API, with its version: "http://localhost:8000/v1"; several may share the folder.
         folder: a model folder, on a disk that trainer and server share.
         renderer: of the model.
         writes: whether this process writes the weights; one does.
     """
 
-    def __init__(self, url: str, folder: Path, renderer: Renderer, *, writes: bool = True) -> None:
+    def __init__(self, servers: str | Sequence[str], folder: Path, renderer: Renderer, *, writes: bool = True) -> None:
         self.name = str(folder)
         self.renderer = renderer
-        self.version = 0
-        self._url = url.rstrip("/").removesuffix("/v1")
+        addresses = [servers] if isinstance(servers, str) else servers
+        self._roots = [address.rstrip("/").removesuffix("/v1") for address in addresses]
         self._folder = folder
         self._writes = writes
-        self._inner = OpenAIPolicy(url, self.name, renderer=renderer, timeout_s=RELOAD_S)
+        self._inner = OpenAIPolicy(servers, self.name, renderer=renderer, timeout_s=RELOAD_S)
+
+    @property
+    def version(self) -> int:
+        """Of the weights that the servers hold."""
+        return self._inner.version
 
     async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """One completion; its version is that of the weights when it was asked for."""
-        version = self.version
-        return replace(await self._inner.complete(prompt, sampling), policy_version=version)
+        """One completion, with the version of the weights that it was sampled from."""
+        return await self._inner.complete(prompt, sampling)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Writes the weights and has the server read them; answers under way go on with the new ones.
+        """Writes the weights and has the servers read them.
 
         Raises:
             PolicyError: the server did not take them.
         """
         if self._writes:
             write_weights(weights, self._folder)
-            self._tell("/collective_rpc", {"method": "reload_weights"})
-            self._tell("/reset_prefix_cache", {})
+            for root in self._roots:
+                _tell(root + "/collective_rpc", {"method": "reload_weights"})
+                _tell(root + "/reset_prefix_cache", {})
         else:
             for name in weights:  # putting shards together takes all processes
                 _ = weights[name]
-        self.version = version
+        self._inner.version = version
 
     async def aclose(self) -> None:
         """Closes the connections."""
         await self._inner.aclose()
 
-    def _tell(self, path: str, body: Mapping[str, Any]) -> None:
-        try:
-            answer = httpx.post(self._url + path, json=body, timeout=RELOAD_S)
-        except httpx.HTTPError as error:
-            raise PolicyError(f"{self._url}{path}: {type(error).__name__}: {error}") from error
-        if answer.is_error:
-            raise PolicyError(
-                f"{self._url}{path}: the server answered {answer.status_code}: {answer.text[:200]}; it has to run with "
-                "VLLM_SERVER_DEV_MODE=1"
-            )
+
+def _tell(address: str, body: Mapping[str, Any]) -> None:
+    try:
+        answer = httpx.post(address, json=body, timeout=RELOAD_S)
+    except httpx.HTTPError as error:
+        raise PolicyError(f"{address}: {type(error).__name__}: {error}") from error
+    if answer.is_error:
+        raise PolicyError(
+            f"{address}: the server answered {answer.status_code}: {answer.text[:200]}; it has to run with "
+            "VLLM_SERVER_DEV_MODE=1"
+        )

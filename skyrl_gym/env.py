@@ -365,7 +365,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         return Task.given(wanted) or self.tasks.pick(wanted)
 
     def _as_message(self, action: Action) -> Message:
-        message = as_message(action, self._dialect.parse)
+        message = as_message(action, lambda text: self._dialect.parse(text, self.tool_specs))
         return replace(message, tool_calls=tuple(self._with_id(i, c) for i, c in enumerate(message.tool_calls)))
 
     def _with_id(self, index: int, call: ToolCall) -> ToolCall:

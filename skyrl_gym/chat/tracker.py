@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from skyrl_gym.chat.renderer import Renderer
-from skyrl_gym.messages import Conversation
+from skyrl_gym.messages import Conversation, Message
 from skyrl_gym.tools import ToolSpec
 
 __all__ = ["PromptStep", "TokenTracker"]
@@ -35,7 +35,6 @@ class TokenTracker:
         self._held: tuple[int, ...] = ()
         self._seen: Conversation = ()
         self._answered = False
-        self._append_only = not renderer.rewrites_history
 
     def advance(self, conversation: Conversation) -> PromptStep:
         """The prompt for the conversation as it stands now."""
@@ -62,11 +61,18 @@ class TokenTracker:
         """What follows the sampled assistant message, or None when the conversation was rewritten."""
         known = len(self._seen)
         grown = (
-            self._append_only
-            and self._answered
+            self._answered
             and len(conversation) > known
             and conversation[known].role == "assistant"
             # The very objects: comparing texts would cost the length of the history every turn.
             and all(a is b or a == b for a, b in zip(conversation, self._seen, strict=False))
         )
-        return conversation[known + 1 :] if grown else None
+        if not grown or self._rewritten(conversation[known], conversation[known + 1 :]):
+            return None
+        return conversation[known + 1 :]
+
+    def _rewritten(self, answer: Message, new: Conversation) -> bool:
+        """The template would now write the history in another way (it strips thoughts, say)."""
+        after: Literal["user", "tool"] = "tool" if all(message.role == "tool" for message in new) else "user"
+        thinking = answer.reasoning is not None or "</think>" in answer.text
+        return self._renderer.rewrites_history(after, thinking=thinking)

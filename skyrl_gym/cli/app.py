@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from skyrl_gym.cli import (
+    check_model,
     compare,
     doctor,
     export,
@@ -88,6 +89,7 @@ for _name, _module in {
     "score": score,
     "replay": replay,
     "validate": validate,
+    "check-model": check_model,
     "export": export,
     "serve-env": serve_env,
     "gateway": gateway,

@@ -25,14 +25,14 @@ __all__ = [
 
 
 def open_policy(
-    name: str, *, api_key: str | None = None, dialect: str = "hermes", tokenizer: str | None = None
+    name: str, *, api_key: str | None = None, dialect: str = "auto", tokenizer: str | None = None
 ) -> Policy:
     """A policy by name: a model (folder, hub id, `smollm2-135m`) or servers (`http://a/v1,http://b/v1#MODEL`).
 
     Args:
         name: of the model; or the addresses of its servers, separated by commas, and the name they know it by.
         api_key: for servers.
-        dialect: how the model writes tool calls.
+        dialect: how the model writes tool calls; "auto" looks at its chat template.
         tokenizer: for servers that take token ids (vLLM): folder or hub id of the model's tokenizer. With it
             prompts are made here and completions come back as the exact ids and logprobs that training needs.
 

@@ -35,7 +35,7 @@ def resolve_model(name: str) -> Path | str:
     return name
 
 
-def load_renderer(name: str, dialect: str) -> Renderer:
+def load_renderer(name: str, dialect: str = "auto", *, thinking: bool | None = None) -> Renderer:
     """The renderer of a model's tokenizer; its weights aren't needed.
 
     Raises:
@@ -50,7 +50,7 @@ def load_renderer(name: str, dialect: str) -> Renderer:
         tokenizer = AutoTokenizer.from_pretrained(_tokenizer_source(name))
     except (OSError, ValueError) as error:
         raise ConfigError(f"can't load the tokenizer {name}: {str(error).splitlines()[0]}") from error
-    return Renderer(tokenizer, dialect)
+    return Renderer(tokenizer, dialect, thinking=thinking)
 
 
 def _tokenizer_source(name: str) -> str:

@@ -11,6 +11,7 @@ from skyrl_gym.errors import ConfigError, MessageError, PolicyError
 from skyrl_gym.messages import from_openai, to_openai
 from skyrl_gym.policy.base import Completion, FinishReason, PolicyLoad, Prompt, Sampling
 from skyrl_gym.policy.servers import Refused, Servers
+from skyrl_gym.tools import ToolSpec
 
 __all__ = ["OpenAIPolicy"]
 
@@ -43,7 +44,7 @@ class OpenAIPolicy:
         *,
         api_key: str | None = None,
         renderer: Renderer | None = None,
-        dialect: str = "hermes",
+        dialect: str = "auto",
         timeout_s: float = 600.0,
         retries: int = 4,
         max_connections: int | None = None,
@@ -84,7 +85,7 @@ class OpenAIPolicy:
     async def _complete_chat(self, prompt: Prompt, sampling: Sampling) -> Completion:
         version = self.version
         data = await self._servers.post("/chat/completions", self._chat_body(prompt, sampling), session=prompt.session)
-        return replace(self._read_chat(data), policy_version=version)
+        return replace(self._read_chat(data, prompt.tools), policy_version=version)
 
     async def _complete_tokens(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """Asks until the completion has ended, each time from what there is."""
@@ -129,14 +130,14 @@ class OpenAIPolicy:
 
     # ---- what comes back
 
-    def _read_chat(self, data: Any) -> Completion:
+    def _read_chat(self, data: Any, tools: Sequence[ToolSpec]) -> Completion:
         try:
             choice = data["choices"][0]
             message = from_openai({"role": "assistant", **choice["message"]})
         except (KeyError, IndexError, TypeError, MessageError) as error:
             raise PolicyError(f"an answer that is no chat completion ({error!r}): {data!r:.200}") from None
         if not message.tool_calls and message.text:
-            message = replace(self._dialect.parse(message.text), reasoning=message.reasoning)
+            message = replace(self._dialect.parse(message.text, tools), reasoning=message.reasoning)
         finish = _FINISH.get(choice.get("finish_reason") or "", "stop")
         return Completion(message.text, finish, message=message)
 

@@ -69,6 +69,4 @@ def _as_completion(answer: Answer) -> Completion:
 def _as_text(renderer: Renderer, answer: Answer) -> str:
     if isinstance(answer, str):
         return answer
-    message = _as_completion(answer).message or assistant("")
-    calls = [renderer.dialect.render_call(call) for call in message.tool_calls]
-    return "\n".join([message.text, *calls] if message.text else calls)
+    return renderer.dialect.render(_as_completion(answer).message or assistant(""))

@@ -50,7 +50,7 @@ class TransformersPolicy:
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, dialect: str = "hermes", max_batch: int = 64, name: str = ""
+        self, model: Any, tokenizer: Any, *, dialect: str = "auto", max_batch: int = 64, name: str = ""
     ) -> None:
         self.model = model
         self.renderer = Renderer(tokenizer, dialect)

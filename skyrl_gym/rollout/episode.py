@@ -105,7 +105,7 @@ class Episode:
     def _action(self, completion: Completion) -> Message | str:
         """The answer as a message, or as text that the environment's dialect parses."""
         if completion.message is None and self.policy.renderer is not None and completion.token_ids is not None:
-            return self.policy.renderer.parse(completion.token_ids)
+            return self.policy.renderer.parse(completion.token_ids, self.env.tool_specs)
         return completion.message or completion.text
 
     def _transition(self, completion: Completion, tracked: tuple[tuple[int, ...], bool] | None) -> Transition | None:

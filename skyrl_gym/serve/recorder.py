@@ -89,7 +89,7 @@ class Recorder:
         started = time.perf_counter()
         completion = await self._policy.complete(prompt, self._fit(prompt, max_tokens))
         seconds = {"policy": time.perf_counter() - started}
-        message = self._read(completion)
+        message = self._read(completion, thread.tools)
         transition = None
         if step is not None and thread.tracker is not None and completion.token_ids is not None:
             thread.tracker.record(completion.token_ids)
@@ -151,14 +151,14 @@ class Recorder:
             )
         return replace(sampling, max_tokens=most)
 
-    def _read(self, completion: Completion) -> Message:
+    def _read(self, completion: Completion, tools: Sequence[ToolSpec]) -> Message:
         renderer = self._policy.renderer
         if completion.message is not None:
             message = completion.message
         elif renderer is not None and completion.token_ids is not None:
-            message = renderer.parse(completion.token_ids)
+            message = renderer.parse(completion.token_ids, tools)
         else:
-            message = self._dialect.parse(completion.text)
+            message = self._dialect.parse(completion.text, tools)
         calls = (
             call if call.id else replace(call, id=f"call_{len(self.turns)}_{number}")
             for number, call in enumerate(message.tool_calls)

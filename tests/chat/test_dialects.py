@@ -59,5 +59,5 @@ def test_several_calls_and_arguments_written_as_json_text() -> None:
 
 
 def test_unknown_dialects_are_named_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="'klingon'; known: hermes"):
+    with pytest.raises(ConfigError, match="'klingon'; known: auto, hermes"):
         get_dialect("klingon")

@@ -119,8 +119,8 @@ def test_a_rewritten_conversation_forks_and_is_counted() -> None:
 
 def test_a_template_that_strips_thinking_forks_and_never_raises() -> None:
     renderer = RENDERERS["thinking"]
-    assert renderer.rewrites_history
-    assert not RENDERERS["chatml"].rewrites_history
+    assert renderer.rewrites_history()
+    assert not RENDERERS["chatml"].rewrites_history()
     tracker = TokenTracker(renderer, TOOLS)
     tracker.advance((user("q"),))
     tracker.record((5, 6))

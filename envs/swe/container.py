@@ -127,8 +127,10 @@ async def open_container(instance: Instance) -> Container:
     Raises:
         SetupError: the image doesn't hold what the row says.
         SandboxError: there is no container.
+        TaskError, MissingDependency: the task could not be graded.
     """
     image = _image(instance)
+    await asyncio.to_thread(_check_gradable, instance)
     box = await open_sandbox(_spec(image), "docker")
     try:
         await _prepare(box, instance)
@@ -164,6 +166,16 @@ async def test_in_container(instance: Instance, changes: Changes) -> TestReport:
 
 
 test_in_container.__test__ = False  # type: ignore[attr-defined]  # not a test case
+
+
+def _check_gradable(instance: Instance) -> None:
+    """An agent's work must not be found to be in vain at its end."""
+    image = _image(instance)
+    log_parser(image.log_parser)
+    if not image.eval_script and (other := next((name for name in instance.listed if "::" not in name), None)):
+        raise TaskError(
+            f"task {instance.id}: {other!r} is no test of pytest's, and the row has no eval_script that runs it"
+        )
 
 
 async def _prepare(box: Sandbox, instance: Instance) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from skyrl_gym.errors import MissingDependency
-from skyrl_gym.sandbox import bubblewrap_problem
+from skyrl_gym.sandbox import bubblewrap_problem, check_backend
 
 __all__ = ["Part", "check_extra", "check_need", "check_small_model", "extras", "missing_needs", "require_extra"]
 
@@ -40,10 +40,14 @@ def missing_needs(needs: Iterable[str]) -> list[str]:
 def check_need(need: str) -> Part:
     """The state of a need as registry files name them.
 
-    `bubblewrap`, `hub` (the one of data sets), one of this package's extras, `$NAME` of the environment, or a program.
+    `bubblewrap`, `docker` (an engine that runs), `hub` (the one of data sets), one of this package's extras, `$NAME`
+    of the environment, or a program.
     """
     if need == "bubblewrap":
         return _check_bubblewrap()
+    if need == "docker":
+        engine = check_backend(need)
+        return Part(need, engine.available, engine.detail, engine.remedy)
     if need == "hub":
         return _check_hub()
     if need.startswith("$"):

@@ -15,7 +15,7 @@ from skyrl_gym.envs.swe.instance import read_instance
 from skyrl_gym.envs.swe.packages import runtime
 from skyrl_gym.envs.swe.schemas import standard_row
 from skyrl_gym.envs.swe.solve import gold_actions
-from skyrl_gym.errors import GradeError, SetupError, TaskError
+from skyrl_gym.errors import GradeError, SetupError, TaskError, UserError
 from skyrl_gym.sandbox import Mount, SandboxSpec, open_sandbox
 from skyrl_gym.tasks import Task
 
@@ -268,6 +268,20 @@ def test_tests_that_hang_are_stopped(play: Any, monkeypatch: pytest.MonkeyPatch)
         hang = ToolCall("bash", {"command": "printf 'while True: pass\\n' > moon.py"})
         reward, metrics = play(Task.from_row(ROWS[name]), hang)
         assert (reward, metrics["tests_ran"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"FAIL_TO_PASS": ["test_half (moon.Test)"]}, TaskError, "is no test of pytest's, and the row has no eval_scr"),
+        ({"eval_script": "x", "log_parser": "parse_log_nothing"}, UserError, "parse_log_nothing|swebench"),
+    ],
+)
+def test_what_could_not_be_graded_is_refused_before_an_agent_begins(
+    change: Any, error: type[Exception], says: str, env: Any
+) -> None:
+    with pytest.raises(error, match=says):
+        env.reset(options={"task": Task.from_row({**BASE, **change})})
 
 
 def test_a_row_that_does_not_fit_its_image_is_refused(play: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from skyrl_gym.cli.boundary import keeping
 from skyrl_gym.cli.display import progress_display
 from skyrl_gym.cli.runs import ensure_judged, new_folder, print_results
 from skyrl_gym.cli.settings import SetOption, parse_settings
-from skyrl_gym.evaluate import open_run, summarise
+from skyrl_gym.errors import ConfigError
+from skyrl_gym.evaluate import Run, open_run, summarise
 from skyrl_gym.evaluate.runs import JOURNAL, in_use, provenance, write_json
 from skyrl_gym.policy import Sampling, open_policy
 from skyrl_gym.progress import OnProgress, Progress
@@ -94,15 +96,29 @@ def _gateway(
     from skyrl_gym.serve.gateway import Gateway
     from skyrl_gym.serve.gateway_server import gateway_app
 
-    policy = open_policy(model, api_key=os.environ.get("SKYRL_API_KEY"), dialect=options["dialect"])
+    with progress_display() as show:
+        show(Progress("load", 0, 0, message=model))
+        policy = open_policy(model, api_key=os.environ.get("SKYRL_API_KEY"), dialect=options["dialect"])
+    config = {"env_id": env, "env_kwargs": kwargs, "policy": policy.name, "sampling": asdict(sampling)}
     with in_use(folder):
-        if not (folder / "run.json").is_file():
-            config = {"env_id": env, "env_kwargs": kwargs, "policy": policy.name, "sampling": asdict(sampling)}
-            write_json(folder / "run.json", {"kind": "eval", "config": config, "provenance": provenance()})
-        done = open_run(folder).trajectories()
+        done = _begin(folder, config).trajectories()
         with Journal(folder / JOURNAL) as journal:
             gateway = Gateway(env, lambda: make_env(env, **kwargs), policy, sampling, journal, done=done, **options)
             yield gateway_app(gateway, sessions=concurrency, token=token)
+
+
+def _begin(folder: Path, config: dict[str, Any]) -> Run:
+    """Starts a folder, or makes sure that it belongs to this gateway."""
+    if not (folder / "run.json").is_file():
+        write_json(folder / "run.json", {"kind": "eval", "config": config, "provenance": provenance()})
+    held = open_run(folder)
+    wanted = json.loads(json.dumps(config))  # as the file has it: tuples are lists
+    if differing := [key for key in {**held.config, **wanted} if held.config.get(key) != wanted.get(key)]:
+        raise ConfigError(
+            f"{folder} holds a run with other settings ({', '.join(differing)}): give another folder, or what its "
+            "run.json says"
+        )
+    return held
 
 
 def _run_agents(

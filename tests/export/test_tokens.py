@@ -123,6 +123,20 @@ def test_a_skyrl_train_output_rewards_a_trajectory_once(seeds: list[int], make: 
     assert len([1 for a, b in pairwise(names) if a != b]) == len(set(names)) - 1  # contiguous
 
 
+def test_a_skyrl_train_output_has_the_published_fields_only(make: Any) -> None:
+    """Those of GeneratorOutput in skyrl/train/generators/base.py, August 2026."""
+    published = {
+        "prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons", "rollout_metrics",
+        "rollout_logprobs", "trajectory_ids", "trajectory_generation_times", "trajectory_time_splits",
+        "rollout_expert_indices", "is_last_step", "env_metrics", "pixel_values", "image_grid_thw",
+    }  # fmt: skip
+    out = skyrl_train_output(Selection([make.drawn(1)]))
+    assert set(out) <= published
+    assert {"prompt_token_ids", "response_ids", "rewards", "loss_masks", "rollout_logprobs"} <= set(out)
+    assert set(out["stop_reasons"]) <= {"stop", "length"}
+    assert set(out["trajectory_ids"][0]) == {"instance_id", "repetition_id"}
+
+
 def test_missing_logprobs_are_never_a_number(make: Any) -> None:
     seed = next(s for s in range(100) if any(x[2] is None for x in expected([make.drawn(s)])))
     unknown = [make.drawn(seed)]

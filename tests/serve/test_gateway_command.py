@@ -62,6 +62,10 @@ def test_agents_leave_a_run_folder_that_is_added_to(model: str, tmp_path: Path) 
     held = list(run.trajectories())
     assert sorted(t.sample for t in held) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert all(t.turns[0].message.text == "42" and t.policy == "sage" for t in held)
+    other = subprocess.run(
+        [*command, "--temperature", "0.5"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert other.returncode == 2 and "other settings (sampling)" in other.stderr
 
 
 def test_agents_that_all_fail_are_no_result(model: str, tmp_path: Path) -> None:

@@ -96,14 +96,15 @@ class SandboxBackend(ABC):
         if snapshot is not None:
             self.check_snapshot(snapshot)
         await self._prepare(snapshot)
-        self._entry = self._ledger.enter(self.backend)
         try:
+            self._entry = self._ledger.enter(self.backend)
             async with asyncio.timeout(START_TIMEOUT_S) as clock:
                 await self._build(self._entry, snapshot)
                 shell = await self.shell()  # rather than by `exec`: it is what is mostly used next
                 tried = await shell.run("true", timeout_s=START_TIMEOUT_S)
             if tried.code != 0:
                 raise SandboxError(f"a command does not start in the sandbox: {tried.text.strip()[-500:]}")
+            return self
         except BaseException as error:
             await self.close()
             if isinstance(error, TimeoutError) and clock.expired():
@@ -111,7 +112,6 @@ class SandboxBackend(ABC):
             if isinstance(error, OSError):
                 raise SandboxError(f"can't make a {self.backend} sandbox: {error}") from error
             raise
-        return self
 
     async def exec(
         self,
@@ -298,10 +298,9 @@ class SandboxBackend(ABC):
 
     async def _started(self, command: Sequence[str], env: Mapping[str, str], interactive: bool) -> Running:
         try:
-            running = await self._spawn(command, {**self.spec.env, **env}, interactive)
+            self._running.add(running := await self._spawn(command, {**self.spec.env, **env}, interactive))
         except OSError as error:  # not a file's: a caller of `read` must not take it for one
             raise SandboxError(f"can't start a process: {error}") from error
-        self._running.add(running)
         return running
 
     async def _finish(self, running: Running) -> None:

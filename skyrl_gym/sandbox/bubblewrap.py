@@ -19,11 +19,11 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox import backend, idmapped, namespaces, seccomp
@@ -33,7 +33,7 @@ from skyrl_gym.sandbox.ledger import Entry, Ledger
 from skyrl_gym.sandbox.namespaces import ENVIRONMENT
 from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, kill_below, kill_tree, tree_of
-from skyrl_gym.sandbox.running import ChildProcess, Running, reap, spawn, uninterrupted
+from skyrl_gym.sandbox.running import ChildProcess, Running, in_memory, pipe, reap, spawn, uninterrupted
 from skyrl_gym.sandbox.sessions import SESSION_COMMAND, Session
 from skyrl_gym.sandbox.snapshots import FileSnapshot
 from skyrl_gym.sandbox.status import bubblewrap_problem, can_overlay
@@ -118,24 +118,20 @@ class BubblewrapSandbox(SandboxBackend):
         return set(shown) | self._attach(set(wanted) - set(shown))
 
     async def _start_holder(self, entry: Entry, shown: Mapping[int, str]) -> None:
-        info_read, info_write = os.pipe()
-        with os.fdopen(info_read, "rb", buffering=0) as info:
+        with pipe() as (info, writer):
             try:
-                await uninterrupted(self._spawn_holder(entry, shown, info_write))
+                await uninterrupted(self._spawn_holder(entry, shown, writer))
                 await self._learn_first_process(entry, info.fileno())
             except BaseException:
                 # Before the pipe is closed: bubblewrap would end by that, and leave its child waiting for ever.
                 await uninterrupted(self._demolish(entry))
                 raise
 
-    async def _spawn_holder(self, entry: Entry, shown: Mapping[int, str], info: int) -> None:
-        try:
-            command = namespaces.holder(self.spec, shown, info)
-            process = await spawn(*command, env=ENVIRONMENT, pass_fds=(info,))
-        finally:
-            os.close(info)
-        self._holder = _Holder(process)
-        entry.pids.add(process.pid)
+    async def _spawn_holder(self, entry: Entry, shown: Mapping[int, str], info: BinaryIO) -> None:
+        with info:
+            command = namespaces.holder(self.spec, shown, info.fileno())
+            self._holder = _Holder(await spawn(*command, env=ENVIRONMENT, pass_fds=(info.fileno(),)))
+        entry.pids.add(self._holder.process.pid)
 
     async def _learn_first_process(self, entry: Entry, info: int) -> None:
         assert self._holder is not None
@@ -206,10 +202,10 @@ class BubblewrapSandbox(SandboxBackend):
         if filtering := seccomp.program():
             files["--seccomp"] = filtering
         with ExitStack() as held:
-            opened = {option: held.enter_context(_in_memory(data)) for option, data in files.items()}
+            opened = {option: held.enter_context(in_memory(data)) for option, data in files.items()}
             given = [part for option, descriptor in opened.items() for part in (option, str(descriptor))]
-            process = await spawn(*bwrap, *given, "--", *command, env=ENVIRONMENT, pass_fds=tuple(opened.values()))
-        return _Enclosed(process)
+            command = [*bwrap, *given, "--", *command]
+            return _Enclosed(await spawn(*command, env=ENVIRONMENT, pass_fds=tuple(opened.values())))
 
     async def _file_command(self, command: list[str], stdin: bytes = b"", max_bytes: int = 1_048_576) -> ExecResult:
         """By a session of its own, whose processes no command of the shell or of `exec` can see."""
@@ -320,18 +316,6 @@ def _can_be_lower(mount: Mount) -> bool:
     """Whether a folder can be overlaid: the sandbox's user must reach it, and own it to write over its files."""
     source, user = Path(mount.source), namespaces.NOBODY if os.geteuid() == 0 else os.geteuid()
     return source.stat().st_uid == user and readable_by_sandbox(source.resolve())
-
-
-@contextmanager
-def _in_memory(data: bytes) -> Iterator[int]:
-    """A descriptor from which a program can read this."""
-    descriptor = os.memfd_create("skyrl")
-    try:
-        os.write(descriptor, data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 async def _first_object(descriptor: int) -> bytes:

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,8 +51,8 @@ class ProcessSandbox(SandboxBackend):
         if entry.folders:  # restored, and to be found where it was
             self._scratch.mkdir(mode=0o700)
         else:
-            self._scratch = Path(tempfile.mkdtemp(prefix="skyrl-"))
-            entry.folders.append(self._scratch)
+            entry.folders.append(Path(tempfile.mkdtemp(prefix="skyrl-")))
+            self._scratch = entry.folders[0]
         await uninterrupted(asyncio.to_thread(self._fill, snapshot))  # else it would go on while all is removed
         self.capabilities = frozenset({"private:copy"})
 
@@ -64,8 +65,7 @@ class ProcessSandbox(SandboxBackend):
         home, mark = str(self._scratch / "tmp"), f"{self._entry.mark}.{secrets.token_hex(8)}"
         name, _, value = mark.partition("=")
         everything = {"PATH": os.environ.get("PATH", PATH), "HOME": home, "TMPDIR": home, **env, name: value}
-        process = await spawn(*command, env=everything, cwd=self._scratch / "work", session=True)
-        return _Marked(process, mark)
+        return _Marked(await spawn(*command, env=everything, cwd=self._scratch / "work", session=True), mark)
 
     async def _demolish(self, entry: Entry) -> None:
         await asyncio.to_thread(entry.destroy)
@@ -94,19 +94,18 @@ class ProcessSandbox(SandboxBackend):
                 shutil.copytree(mount.source, self._scratch / "work", symlinks=True, dirs_exist_ok=True)
 
 
+@dataclass(eq=False)
 class _Marked(ChildProcess):
     """A command and, found by the mark in their environment, also the daemons that left its tree."""
 
-    def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
-        super().__init__(process)
-        self._mark = mark
+    mark: str
 
     def _supervisor(self) -> int:
         return self.process.pid
 
     def _started(self) -> set[int]:
         below = tree_of(self.process.pid) | {self.process.pid} if self.process.returncode is None else set()
-        return below | marked(self._mark)
+        return below | marked(self.mark)
 
     async def _kill(self) -> None:
         await asyncio.to_thread(kill_until_gone, self._started)

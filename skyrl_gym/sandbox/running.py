@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.processes import children_of, freeze, kill, kill_until_gone, thaw
 
-__all__ = ["ChildProcess", "Pipes", "Readable", "Running", "Writable", "reap", "spawn", "uninterrupted"]
+__all__ = [
+    "ChildProcess",
+    "Pipes",
+    "Readable",
+    "Running",
+    "Writable",
+    "in_memory",
+    "pipe",
+    "reap",
+    "spawn",
+    "uninterrupted",
+]
 
 T = TypeVar("T")
 REAP_S = 2.0
@@ -76,11 +90,11 @@ class Running(ABC):
         """Lets them run again."""
 
 
+@dataclass(eq=False)
 class ChildProcess(Running):
     """Owns a child process that has piped stdin and stdout. A backend says what belongs to it and how it is killed."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
+    process: asyncio.subprocess.Process
 
     @property
     def pipes(self) -> Pipes:
@@ -161,6 +175,26 @@ async def spawn(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Both ends of a pipe, the reading one first."""
+    ends = os.pipe()
+    with os.fdopen(ends[0], "rb", buffering=0) as reader, os.fdopen(ends[1], "wb", buffering=0) as writer:
+        yield reader, writer
+
+
+@contextmanager
+def in_memory(data: bytes) -> Iterator[int]:
+    """A descriptor from which a program can read this."""
+    descriptor = os.memfd_create("skyrl")
+    try:
+        os.write(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 async def reap(process: asyncio.subprocess.Process) -> None:

@@ -14,6 +14,7 @@ from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox.base import Mount, Sandbox, SandboxSpec
 from skyrl_gym.sandbox.ledger import Ledger
 from skyrl_gym.sandbox.processes import alive, children_of
+from skyrl_gym.sandbox.testing.breaking import Broken, Place, breaking_at, files_of, lines_run
 from skyrl_gym.sandbox.testing.harness import NAP, Harness
 
 __all__ = ["CommandTests"]
@@ -280,6 +281,43 @@ class CommandTests(Harness):
         assert len(os.listdir("/proc/self/fd")) <= descriptors
         assert os.listdir(own_temporary) == []
         assert not [pid for pid in children_of(os.getpid()) - children if alive(pid)]
+
+    @pytest.mark.timeout(900)
+    def test_an_error_at_any_line_of_the_start_leaves_nothing(
+        self, ledger: Ledger, tmp_path: Path, own_temporary: Path
+    ) -> None:
+        (tmp_path / "file").write_bytes(b"x" * 1_000)
+        spec = self.made_like(SandboxSpec(mounts=(Mount(str(tmp_path), "/work", "private"),)))
+
+        async def begin() -> Sandbox:
+            return await self.open(spec, ledger)
+
+        async def whole() -> tuple[frozenset[str], list[Place]]:
+            box = await begin()
+            await box.close()
+            files = files_of(type(box))
+            with lines_run(files) as lines:
+                box = await begin()
+            await box.close()
+            return files, lines
+
+        async def broken(files: frozenset[str], place: Place) -> None:
+            with breaking_at(place, files):
+                try:
+                    box = await begin()
+                except (Broken, SandboxError):
+                    return
+            await box.close()
+
+        files, lines = asyncio.run(whole())
+        assert lines
+        children, descriptors = children_of(os.getpid()), len(os.listdir("/proc/self/fd"))
+        for place in lines:
+            asyncio.run(broken(files, place))
+            assert ledger.live == 0, place
+            assert not [pid for pid in children_of(os.getpid()) - children if alive(pid)], place
+            assert len(os.listdir("/proc/self/fd")) <= descriptors, place
+            assert os.listdir(own_temporary) == [], place
 
     def test_a_folder_that_is_not_there_is_refused(self, ledger: Ledger, tmp_path: Path) -> None:
         spec = self.made_like(SandboxSpec(mounts=(Mount(str(tmp_path / "none"), "/x"),)))

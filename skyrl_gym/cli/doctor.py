@@ -28,7 +28,8 @@ def run(
     Exits with 1 if no environment can run.
     """
     console = Console(highlight=False)
-    parts = [_machine(), _gpu(), check_extra("train"), check_small_model(), check_need("bubblewrap")]
+    parts = [_machine(), _gpu(), check_extra("train"), check_small_model()]
+    parts += [check_need(backend) for backend in ("bubblewrap", "docker")]
     suites = [_suite(entry) for entry in registered()]
     console.print(_table("part", parts))
     console.print()

@@ -7,17 +7,15 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import urllib.parse
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from skyrl_gym.errors import MissingDependency
-from skyrl_gym.sandbox import bubblewrap_problem, check_backend
+from skyrl_gym.sandbox import BACKENDS, check_backend
 
 __all__ = ["Part", "check_extra", "check_need", "check_small_model", "extras", "missing_needs", "require_extra"]
 
-PROBE_S = 20.0
 HUB_S = 3.0
 
 
@@ -40,14 +38,10 @@ def missing_needs(needs: Iterable[str]) -> list[str]:
 def check_need(need: str) -> Part:
     """The state of a need as registry files name them.
 
-    `bubblewrap`, `docker` (an engine that runs), `hub` (the one of data sets), one of this package's extras, `$NAME`
-    of the environment, or a program.
+    A backend of sandboxes, `hub` (the one of data sets), an extra of ours, `$NAME` of the environment, or a program.
     """
-    if need == "bubblewrap":
-        return _check_bubblewrap()
-    if need == "docker":
-        engine = check_backend(need)
-        return Part(need, engine.available, engine.detail, engine.remedy)
+    if need in BACKENDS:
+        return _check_backend(need)
     if need == "hub":
         return _check_hub()
     if need.startswith("$"):
@@ -59,13 +53,9 @@ def check_need(need: str) -> Part:
     return Part(need, found is not None, found or "no such program on PATH", f"install {need}")
 
 
-def _check_bubblewrap() -> Part:
-    problem = bubblewrap_problem()
-    if problem is not None:
-        what, _, remedy = problem.partition(": ")
-        return Part("bubblewrap", False, what, remedy)
-    version = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, timeout=PROBE_S, check=False)
-    return Part("bubblewrap", True, f"{version.stdout.strip()}, user namespaces work")
+def _check_backend(name: str) -> Part:
+    status = check_backend(name)
+    return Part(name, status.available, status.detail, status.remedy)
 
 
 def _check_hub() -> Part:

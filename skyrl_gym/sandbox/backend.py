@@ -284,9 +284,8 @@ class SandboxBackend(ABC):
 
     async def _begin(self, command: Sequence[str], env: Mapping[str, str], *, interactive: bool = False) -> Running:
         self._check_open()
-        starting = asyncio.ensure_future(self._started(command, env, interactive))
         try:
-            running = await uninterrupted(starting)
+            running = await uninterrupted(starting := asyncio.ensure_future(self._started(command, env, interactive)))
         except asyncio.CancelledError:
             if starting.exception() is None:
                 await uninterrupted(self._finish(starting.result()))

@@ -36,7 +36,7 @@ from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, kil
 from skyrl_gym.sandbox.running import ChildProcess, Running, in_memory, pipe, reap, spawn, uninterrupted
 from skyrl_gym.sandbox.sessions import SESSION_COMMAND, Session
 from skyrl_gym.sandbox.snapshots import FileSnapshot
-from skyrl_gym.sandbox.status import bubblewrap_problem, can_overlay
+from skyrl_gym.sandbox.status import bubblewrap_limits, bubblewrap_problem, can_overlay
 
 __all__ = ["BubblewrapSandbox", "readable_by_sandbox"]
 
@@ -96,8 +96,7 @@ class BubblewrapSandbox(SandboxBackend):
         for number in private - self._overlaid if saved is None else ():
             await asyncio.to_thread(self._copy, number)
         how = {"private:copy" if private - self._overlaid else "private:overlay"} if private else set()
-        filtered = {"seccomp"} if seccomp.program() else set()
-        self.capabilities = frozenset({"processes:rlimit", "memory:rlimit", "disk:tmpfs", *filtered, *how})
+        self.capabilities = bubblewrap_limits() | how
 
     async def _save(self) -> FileSnapshot:
         private = (number for number, mount in enumerate(self.spec.mounts) if mount.mode == "private")
@@ -113,7 +112,7 @@ class BubblewrapSandbox(SandboxBackend):
 
     def _lower(self, wanted: Collection[int], shown: Collection[int]) -> set[int]:
         """Those of the private mounts whose folders are there to be overlaid."""
-        if not can_overlay(namespaces.program("bwrap")):
+        if not can_overlay():
             return set()
         return set(shown) | self._attach(set(wanted) - set(shown))
 

@@ -7,10 +7,18 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from skyrl_gym.errors import ConfigError
-from skyrl_gym.sandbox import engine, namespaces
+from skyrl_gym.errors import ConfigError, SandboxError
+from skyrl_gym.sandbox import engine, namespaces, seccomp
 
-__all__ = ["BACKENDS", "BackendStatus", "bubblewrap_problem", "can_overlay", "check_backend", "unknown_backend"]
+__all__ = [
+    "BACKENDS",
+    "BackendStatus",
+    "bubblewrap_limits",
+    "bubblewrap_problem",
+    "can_overlay",
+    "check_backend",
+    "unknown_backend",
+]
 
 BACKENDS = ("bubblewrap", "docker", "process")
 PROBE_S = 10.0
@@ -82,22 +90,33 @@ def _check_bubblewrap() -> BackendStatus:
 
 
 def _working_bubblewrap(version: str, overlays: bool) -> BackendStatus:
-    private = "private:overlay" if overlays else "private:copy"
-    folders = "private folders are overlaid" if overlays else "private folders are copied: Linux 6.6 overlays them"
-    return BackendStatus(
-        "bubblewrap",
-        True,
-        f"{version}, user namespaces work, {folders}",
-        version=version.split()[-1],
-        capabilities=frozenset({private}),
-    )
+    held = {*bubblewrap_limits(), "private:overlay" if overlays else "private:copy"}
+    folders = "private folders are overlaid" if overlays else "private folders are copied (overlaid since Linux 6.6)"
+    calls = "system calls filtered" if "seccomp" in held else "system calls not filtered"
+    limits = "memory limited for each process, processes and disk in all, CPU not limited"
+    detail = f"{version}, user namespaces work; {folders}; {calls}; {limits}"
+    return BackendStatus("bubblewrap", True, detail, version=version.split()[-1], capabilities=frozenset(held))
+
+
+def bubblewrap_limits() -> frozenset[str]:
+    """What bubblewrap sandboxes hold on this kind of machine, whatever they are made from."""
+    return frozenset({"processes:rlimit", "memory:rlimit", "disk:tmpfs", *(["seccomp"] if seccomp.program() else [])})
+
+
+def can_overlay() -> bool:
+    """Whether private folders can be overlaid, tried once for each bubblewrap."""
+    try:
+        return _can_overlay(namespaces.program("bwrap"))
+    except SandboxError:
+        return False
 
 
 @functools.cache
-def can_overlay(bwrap: str) -> bool:
-    """Whether private folders can be overlaid, tried once for each bubblewrap."""
-    del bwrap  # the one that the probe finds, too
-    return "private:overlay" in check_backend("bubblewrap").capabilities
+def _can_overlay(bwrap: str) -> bool:
+    status = check_backend("bubblewrap")
+    if not status.available:  # not to be remembered: it may have taken too long
+        raise SandboxError(f"{bwrap}: {status.detail}")
+    return "private:overlay" in status.capabilities
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

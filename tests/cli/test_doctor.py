@@ -7,6 +7,7 @@ import pytest
 
 from skyrl_gym.cli.needs import check_need, extras, missing_needs
 from skyrl_gym.registration import registered
+from skyrl_gym.sandbox import bubblewrap_problem
 
 Skyrl = Callable[..., Any]
 
@@ -14,7 +15,15 @@ Skyrl = Callable[..., Any]
 def test_it_lists_the_machine_the_extras_and_every_environment(skyrl: Skyrl) -> None:
     ran = skyrl("doctor")
     assert ran.status == 0
-    for text in ("Python 3.", "GPU", "train", "smollm2-135m", "bubblewrap", *(entry.id for entry in registered())):
+    for text in (
+        "Python 3.",
+        "GPU",
+        "train",
+        "smollm2-135m",
+        "bubblewrap",
+        "docker",
+        *(entry.id for entry in registered()),
+    ):
         assert text in ran.out
 
 
@@ -24,6 +33,20 @@ def test_what_is_missing_is_said_with_the_way_to_get_it(skyrl: Skyrl, monkeypatc
     assert ran.status == 0  # other environments can run
     assert "missing" in ran.out and "apt-get install bubblewrap" in ran.out
     assert skyrl("doctor", "--strict").status == 1
+
+
+@pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
+def test_it_tells_what_sandboxes_hold_here(skyrl: Skyrl) -> None:
+    said = " ".join(skyrl("doctor").out.split())
+    assert "private folders are" in said
+    assert "CPU not limited" in said
+
+
+def test_an_engine_that_does_not_answer_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    part = check_need("docker")
+    assert not part.ok
+    assert "DOCKER_HOST" in part.remedy
 
 
 def test_needs_are_programs_or_extras(monkeypatch: pytest.MonkeyPatch) -> None:

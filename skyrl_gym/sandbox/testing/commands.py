@@ -178,6 +178,13 @@ class CommandTests(Harness):
         assert (result.status, took < 3) == ("timeout", True)
         assert survivors(NAP) == []
 
+    def test_a_deadline_needs_no_program_inside(self, in_sandbox: Any) -> None:
+        async def work(box: Any) -> Any:
+            return await box.exec("unset PATH; PATH=/nowhere; while :; do :; done", timeout_s=1)
+
+        result = in_sandbox(work)
+        assert (result.status, result.duration_s < 5) == ("timeout", True)
+
     def test_closing_kills_daemons_of_the_shell(self, in_sandbox: Any, survivors: Any) -> None:
         async def work(box: Any) -> Any:
             shell = await box.shell()
@@ -189,7 +196,8 @@ class CommandTests(Harness):
 
     def test_cancelling_a_command_kills_it(self, in_sandbox: Any, survivors: Any) -> None:
         async def work(box: Any) -> Any:
-            task = asyncio.create_task(box.exec(f"sleep {NAP}", timeout_s=60))
+            daemons = f"sleep {NAP} & disown; setsid sleep {NAP} & (setsid sleep {NAP} &)"
+            task = asyncio.create_task(box.exec(f"{daemons}; sleep {NAP}", timeout_s=60))
             await asyncio.sleep(0.5)
             assert survivors(NAP, within_s=0)
             task.cancel()

@@ -127,6 +127,12 @@ class ShellTests(Harness):
         assert [(r.text, r.status, r.code) for r in results] == [(f"{i}\n", "ok", 0) for i in range(3)]
         assert [r.restarted for r in results] == [True, False, False]
 
+    def test_the_end_of_a_command_before_is_not_taken_for_that_of_the_next(self, in_sandbox: Any) -> None:
+        late = "(sleep 0.3; printf '\\001%s 0\\001' \"$__n\") & true"
+        first, second = run_all(in_sandbox, late, "sleep 0.8; echo end; (exit 7)")
+        assert (first.status, first.code) == ("ok", 0)
+        assert (second.code, second.text.endswith("end\n")) == (7, True)
+
     def test_a_shell_that_was_stopped_comes_back(self, in_sandbox: Any) -> None:
         async def work(box: Any) -> Any:
             shell = await box.shell()

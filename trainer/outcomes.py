@@ -51,7 +51,7 @@ class Outcome:
             sum(turn.invalid for turn in trajectory.turns),
             trajectory.sampled_tokens,
             dict(calls),
-            (steps[0].policy_version, steps[-1].policy_version) if steps else None,
+            (steps[0].versions[0], steps[-1].versions[-1]) if steps else None,
             {name: sum(t.seconds.get(name, 0.0) for t in trajectory.turns) for name in ("policy", "tools")},
         )
 

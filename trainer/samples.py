@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from skyrl_gym.rollout import Trajectory
+from skyrl_gym.rollout import Trajectory, Transition
 
 __all__ = ["Sample", "samples_of"]
 
@@ -56,7 +56,7 @@ def samples_of(trajectory: Trajectory, index: int, advantages: float | Sequence[
             drafts.append(_Draft(step.input_ids))
         else:
             drafts[-1].observe(step.input_ids)
-        drafts[-1].sample(turn, step.sampled_ids, step.logprobs, step.policy_version)
+        drafts[-1].sample(turn, step)
     by_turn = [advantages] * len(trajectory.turns) if isinstance(advantages, float) else advantages
     return [draft.finish(trajectory.task_id, index, by_turn) for draft in drafts if any(draft.mask)]
 
@@ -76,13 +76,13 @@ class _Draft:
         self.ids += ids
         self.mask += [0] * len(ids)
 
-    def sample(self, turn: int, ids: tuple[int, ...], logprobs: tuple[float, ...] | None, version: int) -> None:
-        self.ids += ids
-        self.mask += [1] * len(ids)
-        self.versions += [version] * len(ids)
-        self.turns += [turn] * len(ids)
-        if self.logprobs is not None and logprobs is not None:
-            self.logprobs += logprobs
+    def sample(self, turn: int, step: Transition) -> None:
+        self.ids += step.sampled_ids
+        self.mask += [1] * len(step.sampled_ids)
+        self.versions += step.versions
+        self.turns += [turn] * len(step.sampled_ids)
+        if self.logprobs is not None and step.logprobs is not None:
+            self.logprobs += step.logprobs
         else:
             self.logprobs = None
 

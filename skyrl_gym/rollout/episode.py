@@ -113,7 +113,14 @@ class Episode:
             return None
         self._tracker.record(completion.token_ids)
         input_ids, fork = tracked
-        return Transition(input_ids, completion.token_ids, completion.logprobs, completion.policy_version, fork)
+        return Transition(
+            input_ids,
+            completion.token_ids,
+            completion.logprobs,
+            completion.policy_version,
+            fork,
+            completion.token_versions,
+        )
 
     async def _act(self, action: Message | str, turn: Turn) -> TurnResult:
         try:

@@ -21,7 +21,8 @@ class Transition:
 
     Only what is new is stored: `input_ids` is the whole prompt when `fork` is set (the first call, or a
     rewritten context), else the ids that follow the previous call's prompt and sample. So an append-only
-    episode takes memory linear in its length, and its prefix property holds by construction.
+    episode takes memory linear in its length, and its prefix property holds by construction. `policy_version`
+    is that of the weights for the first id, `token_versions` has one for each id where they changed on the way.
     """
 
     input_ids: tuple[int, ...]
@@ -29,6 +30,12 @@ class Transition:
     logprobs: tuple[float, ...] | None
     policy_version: int = 0
     fork: bool = False
+    token_versions: tuple[int, ...] | None = None
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The version of the weights for each sampled id."""
+        return self.token_versions or (self.policy_version,) * len(self.sampled_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,4 +207,5 @@ def _transition_from_json(data: Mapping[str, Any] | None) -> Transition | None:
         None if logprobs is None else tuple(logprobs),
         data["policy_version"],
         data["fork"],
+        None if data.get("token_versions") is None else tuple(data["token_versions"]),
     )

@@ -1,5 +1,6 @@
 """Samples and advantages: pure functions with promises."""
 
+import json
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ ids = st.lists(st.integers(0, 9), max_size=4).map(tuple)
 def transitions(draw: Any) -> Transition:
     sampled = draw(ids)
     logprobs = draw(st.none() | st.just(tuple(-0.1 * i for i in range(len(sampled)))))
-    return Transition(draw(ids), sampled, logprobs, draw(st.integers(0, 3)), draw(st.booleans()))
+    first = draw(st.integers(0, 3))
+    versions = draw(st.none() | st.just(tuple(first + i for i in range(len(sampled)))))
+    return Transition(draw(ids), sampled, logprobs, first, draw(st.booleans()), versions)
 
 
 def trajectory(steps: list[Transition]) -> Trajectory:
@@ -33,6 +36,8 @@ def test_every_sampled_token_is_trained_once_and_in_its_place(steps: list[Transi
     samples = samples_of(trajectory(steps), 3, 0.5)
     trained = [i for s in samples for i, bit in zip(s.completion_ids, s.mask, strict=True) if bit]
     assert trained == [i for step in steps for i in step.sampled_ids]
+    assert [v for s in samples for v in s.versions] == [v for step in steps for v in step.versions]
+    assert Trajectory.from_json(json.loads(json.dumps(trajectory(steps).to_json()))) == trajectory(steps)
     prompts = list(trajectory(steps).prompts())
     for sample in samples:
         whole = sample.prompt_ids + sample.completion_ids

@@ -54,7 +54,7 @@ class Page:
 
     def until(self, expression: str) -> None:
         """Waits; not by Playwright's own way, which evaluates text in the page: its policy forbids that."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self.value(expression):
             assert time.monotonic() < deadline, f"never came true: {expression}"
             time.sleep(0.02)

@@ -290,7 +290,7 @@ def test_a_model_that_fails_excludes_the_episode(gateway: Any) -> None:
 
 
 def test_an_agent_that_vanished_is_graded(gateway: Any) -> None:
-    running = gateway(idle_s=0.3)
+    running = gateway(idle_s=3.0)
     running.say(running.open(), [user("a")])
     while not running.trajectories():
         time.sleep(0.05)

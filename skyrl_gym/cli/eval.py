@@ -2,93 +2,166 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from skyrl_gym.cli.boundary import keeping
-from skyrl_gym.cli.display import progress_display
-from skyrl_gym.cli.runs import ensure_judged, new_folder, print_results
+from skyrl_gym.cli.evaluating import Options, evaluate_one, evaluate_suite
 from skyrl_gym.cli.settings import SetOption, parse_settings
 from skyrl_gym.errors import ConfigError
-from skyrl_gym.evaluate import Summary, evaluate
-from skyrl_gym.policy import Policy, Sampling, open_policy
-from skyrl_gym.progress import OnProgress, Progress
-from skyrl_gym.registration import make_env
-from skyrl_gym.rollout import RolloutLimits
+from skyrl_gym.evaluate.spec import EvalSpec, SuiteEntry, read_provenance, read_suite
+from skyrl_gym.evaluate.spending import Caps, Prices
 
 EXAMPLES = """
 skyrl eval skyrl/memory-v0 --model smollm2-135m --tasks 20 --set document_words=60 --max-tokens 64
 skyrl eval skyrl/swe-v0 --model http://localhost:8000/v1#my-model -n 4 --k 1,4
 skyrl eval skyrl/memory-v0 --model runs/quickstart/model --out runs/memory    # goes on where it stopped
+skyrl eval suites/paper.yaml --serve Qwen/Qwen3-8B -n 4 --seed 0,1,2
+skyrl eval --from runs/memory/provenance.json
 """
+_SUITE = (".yaml", ".yml")
 
 
 def run(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="An id of `skyrl list`.")],
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="ENV...", help="Ids of `skyrl list`, or suite files (suites/*.yaml).")
+    ] = None,
     model: Annotated[
-        str, typer.Option(help="A folder, a hub id, smollm2-135m, or URL#MODEL (the key in $SKYRL_API_KEY).")
-    ],
+        str | None,
+        typer.Option(
+            help="A folder, hub id, smollm2-135m, URL#MODEL (key in $SKYRL_API_KEY), gold, scripted:MODULE:NAME."
+        ),
+    ] = None,
+    serve: Annotated[str | None, typer.Option(metavar="MODEL", help="Start vLLM with this model.")] = None,
+    repeat: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Repeat the evaluation of a provenance.json.")
+    ] = None,
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Trajectories of each task.")] = 1,
     tasks: Annotated[int | None, typer.Option(min=1, help="Only the first N tasks.")] = None,
     split: Annotated[str, typer.Option(help="Which tasks.")] = "test",
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one answer.")] = 512,
     max_context: Annotated[int | None, typer.Option(min=1, help="Tokens of a prompt and its answer.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 32,
+    seed: Annotated[str, typer.Option(metavar="S,S", help="Of the sampling; -n holds for each of several.")] = "0",
     k: Annotated[str | None, typer.Option(metavar="K,K", help="For pass@k; by default 1, 2, 4 ... up to -n.")] = None,
+    concurrency: Annotated[str, typer.Option(metavar="N|auto", help="Episodes at once.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="The run folder; one that exists is completed.")] = None,
+    retry_excluded: Annotated[
+        bool, typer.Option("--retry-excluded/--keep-excluded", help="In a folder that exists: try failures again.")
+    ] = True,
+    max_tokens_total: Annotated[int | None, typer.Option(min=1, help="Stop at so many tokens, in and out.")] = None,
+    price: Annotated[str | None, typer.Option(metavar="IN,OUT", help="Of a million tokens.")] = None,
+    max_cost: Annotated[float | None, typer.Option(min=0.0, help="Stop at this cost; needs --price.")] = None,
+    max_minutes: Annotated[float | None, typer.Option(min=0.0, help="Stop after so long.")] = None,
+    min_judged: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Exit with 1 if a smaller share could be judged.")
+    ] = 0.5,
     settings: SetOption = None,
 ) -> None:
-    """Evaluate a model on an environment.
+    """Evaluate a model on one environment, several, or a suite.
 
-    Prints the mean reward and pass@k with 95 % intervals, and writes trajectories, summary and an HTML report.
+    Prints the mean reward, pass@k and pass^k with 95 % intervals, and writes trajectories, summary and an HTML report.
     """
-    kwargs = {**parse_settings(settings), "split": split}
-    chosen = make_env(env, **kwargs).tasks
-    folder = out or new_folder(Path("runs"), "eval", env, Path(model.partition("#")[2] or model).name)
-    evaluation: dict[str, Any] = {
-        "tasks": chosen if tasks is None else chosen.take(tasks),
+    seconds = None if max_minutes is None else max_minutes * 60
+    caps, prices = Caps(max_tokens_total, max_cost, seconds), _parse_price(price)
+    options = Options(_parse_concurrency(concurrency), caps, prices, retry_excluded, min_judged)
+    if repeat is not None:
+        if targets or model or serve:
+            raise ConfigError("--from says what is evaluated; leave out environments, --model and --serve")
+        spec, depends_on = read_provenance(repeat)
+        evaluate_one(spec, out, options, Console(), depends_on)
+        return
+    seeds = _numbers("--seed", seed)
+    fields: dict[str, Any] = {
+        "model": _which_model(model, serve),
+        "tasks": tasks,
         "samples": samples,
-        "out_dir": folder,
-        "env_kwargs": kwargs,
-        "sampling": Sampling(temperature, max_tokens=max_tokens, seed=seed),
-        "limits": RolloutLimits(live=concurrency, max_context=max_context),
-        "ks": _parse_ks(k, samples),
+        "seeds": seeds,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "max_context": max_context,
+        "k": _parse_ks(k, samples * len(seeds)),
     }
-    with keeping(folder, f"; --out {folder} goes on from there"), progress_display() as show:
-        show(Progress("load", 0, 0, message=model))
-        policy = open_policy(model, api_key=os.environ.get("SKYRL_API_KEY"), dialect=kwargs.get("dialect", "hermes"))
-        summary = asyncio.run(_evaluate(env, policy, evaluation, show))
-    _finish(summary, folder)
+    kwargs = {**parse_settings(settings), "split": split}
+    names = targets or []
+    if len(names) == 1 and not names[0].endswith(_SUITE):
+        evaluate_one(EvalSpec(env=names[0], kwargs=kwargs, **fields), out, options, Console())
+        return
+    evaluate_suite(_title(names), _plan(names, fields, kwargs), out, options, Console())
 
 
-async def _evaluate(env_id: str, policy: Policy, evaluation: dict[str, Any], show: OnProgress) -> Summary:
-    try:
-        return await evaluate(env_id, policy, **evaluation, on_progress=show)
-    finally:
-        await policy.aclose()
+def _plan(names: Sequence[str], fields: dict[str, Any], kwargs: dict[str, Any]) -> dict[str, EvalSpec]:
+    """The evaluations of some environments and suite files, by name."""
+    if not names:
+        raise ConfigError("name an environment or a suite file; `skyrl list` shows the environments")
+    plan: dict[str, EvalSpec] = {}
+    for name in names:
+        if name.endswith(_SUITE):
+            entries = read_suite(Path(name)).entries
+        else:
+            entries = {re.sub(r"[^\w.]+", "-", name): SuiteEntry(env=name)}
+        for title, entry in entries.items():
+            if title in plan:
+                raise ConfigError(f"{title!r} would be evaluated twice")
+            plan[title] = _specify(entry, fields, kwargs)
+    return plan
 
 
-def _finish(summary: Summary, folder: Path) -> None:
-    from skyrl_gym.evaluate.report import write_report
+def _specify(entry: SuiteEntry, fields: dict[str, Any], kwargs: dict[str, Any]) -> EvalSpec:
+    """What the entry leaves out is the command's to say; of two bounds on the tasks the smaller holds."""
+    own = {name: value for name in ("samples", "max_tokens", "max_context") if (value := getattr(entry, name))}
+    tasks = min((count for count in (entry.tasks, fields["tasks"]) if count is not None), default=None)
+    return EvalSpec(**{**fields, **own, "env": entry.env, "kwargs": {**kwargs, **entry.kwargs}, "tasks": tasks})
 
-    print_results(Console(), {summary.policy: summary}, write_report(folder))
-    ensure_judged(summary)
+
+def _title(names: Sequence[str]) -> str:
+    return Path(names[0]).stem if len(names) == 1 else "suite"
 
 
-def _parse_ks(text: str | None, samples: int) -> tuple[int, ...] | None:
+def _which_model(model: str | None, serve: str | None) -> str:
+    if (model is None) == (serve is None):
+        raise ConfigError("give --model, or --serve to start vLLM for one, and not both")
+    return model if model is not None else f"vllm:{serve}"
+
+
+def _parse_concurrency(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"--concurrency takes a number from 1 on, or auto; got {text!r}")
+    return int(text)
+
+
+def _parse_price(text: str | None) -> Prices | None:
     if text is None:
         return None
     try:
-        ks = tuple(sorted({int(word) for word in text.split(",")}))
+        asked, sampled = (float(word) for word in text.split(","))
     except ValueError:
-        raise ConfigError(f"--k takes numbers like 1,4; got {text!r}") from None
-    if not 1 <= ks[0] <= ks[-1] <= samples:
-        raise ConfigError(f"--k takes numbers from 1 to -n (here {samples}); got {text}")
+        raise ConfigError(
+            f"--price takes two numbers like 0.5,1.5: of a million tokens in and out; got {text!r}"
+        ) from None
+    return Prices(asked, sampled)
+
+
+def _parse_ks(text: str | None, tries: int) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    ks = tuple(sorted(set(_numbers("--k", text))))
+    if not 1 <= ks[0] <= ks[-1] <= tries:
+        raise ConfigError(f"--k takes numbers from 1 to -n (here {tries}); got {text}")
     return ks
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{option} takes numbers like 1,4; got {text!r}") from None
+    if len(set(numbers)) < len(numbers):
+        raise ConfigError(f"{option} gives a number twice: {text}")
+    return numbers

@@ -35,12 +35,15 @@ def print_results(console: Console, rows: Mapping[str, Summary], report: Path) -
     console.print(f"Report: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
-def ensure_judged(summary: Summary) -> None:
-    """Refuses an evaluation without a result.
+def ensure_judged(summary: Summary, least: float = 0.0) -> None:
+    """Refuses an evaluation that is starved: nothing was judged, or less than a share of what was wanted.
 
     Raises:
-        InfraError: no trajectory was judged; the message counts how they ended.
+        InfraError: it is; the message counts how the others ended.
     """
-    if summary.starved:
-        ends = ", ".join(f"{count} {reason}" for reason, count in summary.outcomes.items())
-        raise InfraError(f"no trajectory could be judged: {ends}; the report shows the errors")
+    if not summary.starved and summary.judged >= least * summary.wanted:
+        return
+    ends = [f"{count:,} {reason}" for reason, count in summary.excluded_by.items()]
+    others = ", ".join([*ends, *([f"{summary.not_run:,} not run"] if summary.not_run else [])])
+    count = f"only {summary.judged:,} of {summary.wanted:,} trajectories" if summary.judged else "no trajectory"
+    raise InfraError(f"{count} could be judged: {others}; the report shows the errors")

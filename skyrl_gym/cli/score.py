@@ -43,6 +43,6 @@ def run(
         after = asyncio.run(work)
     from skyrl_gym.evaluate.report import write_report
 
-    before = summarise(held.trajectories(), default_ks(held.config.get("samples", 1)))
+    before = summarise(held.trajectories(), default_ks(held.tries))
     print_results(Console(), {"recorded": before, "graded anew": after}, write_report(target))
     ensure_judged(after)

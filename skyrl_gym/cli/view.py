@@ -61,6 +61,11 @@ def _serve(runs: tuple[Run, ...], console: Console, port: int, tokenizer: str | 
 def _write_report(held: Run, console: Console, browser: bool) -> None:
     from skyrl_gym.evaluate.report import write_report
 
+    if held.kind == "suite":
+        for evaluation in held.evaluations.values():
+            write_report(evaluation.path)
+        print_results(console, _summaries(held), held.path / "*" / "report.html")
+        return
     path = write_report(held.path)
     if steps := held.metrics():
         console.print(f"{len(steps)} steps, the last with reward {steps[-1]['reward']:.3g}")
@@ -70,7 +75,7 @@ def _write_report(held: Run, console: Console, browser: bool) -> None:
 
 
 def _summaries(held: Run) -> dict[str, Summary]:
-    if held.kind == "train":
+    if held.kind != "eval":
         return {name: _summary(evaluation) for name, evaluation in held.evaluations.items()}
     return {held.name: _summary(held)}
 

@@ -158,4 +158,4 @@ def _read(run: Run) -> tuple[Summary, set[str]]:
             tried.add(trajectory.task_hash)
             yield trajectory
 
-    return summarise(watched(), default_ks(run.config.get("samples", 1))), tried
+    return summarise(watched(), default_ks(run.tries)), tried

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import Any
 
 from skyrl_gym.errors import StopReason
 from skyrl_gym.evaluate.estimates import Estimate, mean_of_tasks, pass_all_k, pass_at_k, share_of_tasks
+from skyrl_gym.evaluate.spending import Spending
 from skyrl_gym.rollout import Trajectory
 
 __all__ = ["PASSED", "Summary", "TaskScore", "default_ks", "difference", "is_judged", "summarise"]
@@ -44,7 +45,8 @@ class Summary:
     of k tries passes), `pass_all` pass^k (all of them do). A task with fewer than k judged trajectories has
     neither: `pass_at[k].tasks` says how many have one. `outcomes` counts every
     trajectory by its ending; `scores` has one entry a judged task, by its content hash; `turns`, `metrics` and
-    `seconds` (by stage) are means over trajectories.
+    `seconds` (by stage) are means over trajectories, `by_seed` the mean reward of each where there are several.
+    `not_run` trajectories were asked for and not made, because of what `stopped` says.
     """
 
     env_id: str
@@ -62,6 +64,15 @@ class Summary:
     turns: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    by_seed: Mapping[str, float] = field(default_factory=dict)
+    not_run: int = 0
+    stopped: str = ""
+    spending: Spending | None = None
+
+    @property
+    def wanted(self) -> int:
+        """Trajectories that were asked for."""
+        return self.total + self.not_run
 
     @property
     def excluded(self) -> int:
@@ -92,6 +103,7 @@ class Summary:
             "reward": Estimate(**data["reward"]),
             "pass_at": _estimates(data["pass_at"]),
             "pass_all": _estimates(data.get("pass_all", {})),
+            "spending": Spending(**data["spending"]) if data.get("spending") else None,
             "scores": {task: TaskScore(**score) for task, score in data["scores"].items()},
         }
         return cls(**{**data, **parts})
@@ -102,18 +114,26 @@ def is_judged(trajectory: Trajectory) -> bool:
     return trajectory.valid and trajectory.reward is not None and isfinite(trajectory.reward)
 
 
-def summarise(trajectories: Iterable[Trajectory], ks: Sequence[int] = (1,), threshold: float = PASSED) -> Summary:
+def summarise(
+    trajectories: Iterable[Trajectory],
+    ks: Sequence[int] = (1,),
+    threshold: float = PASSED,
+    seeds: Sequence[int] = (),
+    samples: int = 1,
+) -> Summary:
     """The summary of a stream; of each trajectory only numbers are kept.
 
     Args:
         trajectories: in any order.
         ks: for which k to estimate pass@k and pass^k.
         threshold: the least reward that is a pass.
+        seeds, samples: several seeds, and how many trajectories of a task each has, one seed after the other.
     """
     tally = _Tally()
     for trajectory in trajectories:
         tally.add(trajectory)
-    return tally.summary(ks, threshold)
+    summary = tally.summary(ks, threshold)
+    return replace(summary, by_seed=tally.by_seed(seeds, samples)) if len(seeds) > 1 else summary
 
 
 def default_ks(samples: int) -> tuple[int, ...]:
@@ -150,6 +170,7 @@ class _Tally:
         self.outcomes: Counter[str] = Counter()
         self.metrics: dict[str, _Mean] = defaultdict(_Mean)
         self.seconds: dict[str, _Mean] = defaultdict(_Mean)
+        self.samples: dict[int, _Mean] = defaultdict(_Mean)
         self.turns = _Mean()
         self.sampled_tokens = 0
 
@@ -167,9 +188,18 @@ class _Tally:
     def _add_judged(self, trajectory: Trajectory) -> None:
         assert trajectory.reward is not None
         self.rewards[trajectory.task_hash].append(trajectory.reward)
+        self.samples[trajectory.sample].add(trajectory.reward)
         for name, value in trajectory.metrics.items():
             if isfinite(value):
                 self.metrics[name].add(value)
+
+    def by_seed(self, seeds: Sequence[int], samples: int) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for place, seed in enumerate(seeds):
+            means = [self.samples[i] for i in range(place * samples, (place + 1) * samples) if i in self.samples]
+            if means:
+                found[str(seed)] = sum(mean.sum for mean in means) / sum(mean.count for mean in means)
+        return found
 
     def summary(self, ks: Sequence[int], threshold: float) -> Summary:
         scores = {task: _score(rewards, threshold, self.tasks[task]) for task, rewards in self.rewards.items()}

@@ -55,7 +55,7 @@ async def rescore(
                     journal.append(_graded_anew(reexecution))
                     done += 1
                     on_progress(Progress("score", done, count))
-        summary = summarise(read_journal(out_dir / JOURNAL), default_ks(run.config.get("samples", 1)))
+        summary = summarise(read_journal(out_dir / JOURNAL), default_ks(run.tries))
         write_json(out_dir / "summary.json", summary.to_json())
     return summary
 

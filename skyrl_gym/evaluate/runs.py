@@ -3,10 +3,13 @@
 ::
 
     runs/<name>/
-        run.json             kind ("eval" or "train"), configuration, provenance
+        run.json             kind ("eval", "suite" or "train"), configuration, provenance
+        provenance.json      eval: all that it takes to repeat it
+        spending.json        eval: the tokens used so far
         trajectories.jsonl   the journal
         excluded.jsonl       eval: trajectories that were not judged and have been tried again
         summary.json         eval: the statistics
+        ENTRY/               suite: the evaluation of each entry
         metrics.jsonl        train: one object a step
         eval/before, eval/after   train: evaluation folders
         model/               train: the trained model
@@ -17,26 +20,23 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import platform
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
 from skyrl_gym.errors import ConfigError
+from skyrl_gym.evaluate.files import write_json, write_whole
 from skyrl_gym.evaluate.metrics import Summary
+from skyrl_gym.evaluate.provenance import provenance
 from skyrl_gym.rollout import Trajectory, read_journal
 
 __all__ = ["EXCLUDED", "JOURNAL", "Run", "in_use", "open_run", "provenance", "write_json", "write_whole"]
 
 JOURNAL = "trajectories.jsonl"
 EXCLUDED = "excluded.jsonl"
-KINDS = ("eval", "train")
+KINDS = ("eval", "suite", "train")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Run:
     """
 
     path: Path
-    kind: Literal["eval", "train"]
+    kind: Literal["eval", "suite", "train"]
     config: Mapping[str, Any]
     provenance: Mapping[str, Any]
 
@@ -71,9 +71,17 @@ class Run:
             raise ConfigError(f"{file} is no summary ({error!r}); delete it and evaluate again") from None
 
     @property
+    def tries(self) -> int:
+        """Trajectories of each task that an evaluation asks for."""
+        return int(self.config.get("samples", 1)) * max(1, len(self.config.get("seeds") or ()))
+
+    @property
     def evaluations(self) -> dict[str, Run]:
-        """The evaluations of a training, `before` and `after`, as far as they exist."""
-        folders = (self.path / "eval" / name for name in ("before", "after"))
+        """The evaluations of a training (`before` and `after`) or a suite, as far as they exist."""
+        if self.kind == "suite":
+            folders = [self.path / name for name in self.config.get("entries", ())]
+        else:
+            folders = [self.path / "eval" / name for name in ("before", "after")]
         return {folder.name: open_run(folder) for folder in folders if (folder / "run.json").is_file()}
 
     def trajectories(self) -> Iterator[Trajectory]:
@@ -102,7 +110,7 @@ def open_run(path: str | Path) -> Run:
         raise ConfigError(f"{folder} is no run folder: it has no run.json (`skyrl eval` and `skyrl train` make them)")
     data = _read_json(file)
     if data.get("kind") not in KINDS:
-        raise ConfigError(f"{file}: the kind of a run is {' or '.join(KINDS)}; got {data.get('kind')!r:.60}")
+        raise ConfigError(f"{file}: the kind of a run is {', '.join(KINDS)}; got {data.get('kind')!r:.60}")
     return Run(folder, data["kind"], data.get("config") or {}, data.get("provenance") or {})
 
 
@@ -122,57 +130,6 @@ def in_use(folder: Path) -> Iterator[None]:
                 f"{folder} is being written by another run: wait for it, or give another folder"
             ) from None
         yield
-
-
-def provenance() -> dict[str, Any]:
-    """What a result depends on besides its configuration.
-
-    `git` is the commit of the working directory's repository, marked `-dirty` when files differ from it.
-    """
-    return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "git": _git_commit(),
-    }
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes a file whole or not at all, and its folder if need be."""
-    write_whole(path, [json.dumps(data, indent=2).encode(), b"\n"])
-
-
-def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
-    """As `write_json`, for bytes. A reader sees the old file or the new one, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("wb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-_PACKAGES = ("skyrl-suite", "gymnasium", "torch", "transformers", "trl")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _git_commit() -> str | None:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

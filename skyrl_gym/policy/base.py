@@ -50,6 +50,7 @@ class Completion:
     renderer parses it from the ids. `prompt_token_ids` are the server's own, where it templated the messages.
     `policy_version` counts the weights that the first id was sampled under; where they changed on the way,
     `token_versions` has the version of each id.
+    `usage` is the number of tokens of the prompt and of the sample as a server counts them.
     """
 
     text: str
@@ -60,6 +61,7 @@ class Completion:
     message: Message | None = None
     prompt_token_ids: tuple[int, ...] | None = None
     token_versions: tuple[int, ...] | None = None
+    usage: tuple[int, int] | None = None
 
 
 class Policy(Protocol):

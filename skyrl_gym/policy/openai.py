@@ -139,7 +139,7 @@ class OpenAIPolicy:
         if not message.tool_calls and message.text:
             message = replace(self._dialect.parse(message.text, tools), reasoning=message.reasoning)
         finish = _FINISH.get(choice.get("finish_reason") or "", "stop")
-        return Completion(message.text, finish, message=message)
+        return Completion(message.text, finish, message=message, usage=_usage(data))
 
     def _read_tokens(self, data: Any) -> Completion:
         try:
@@ -177,3 +177,10 @@ def _nothing(version: int, *, tokens: bool) -> Completion:
     """A completion for which there was no room."""
     empty = () if tokens else None
     return Completion("", "length", empty, empty, policy_version=version)
+
+
+def _usage(data: Mapping[str, Any]) -> tuple[int, int] | None:
+    match data.get("usage"):
+        case {"prompt_tokens": int(asked), "completion_tokens": int(sampled)}:
+            return asked, sampled
+    return None

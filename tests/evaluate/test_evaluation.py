@@ -48,7 +48,8 @@ def test_a_run_folder_holds_what_was_asked_and_what_came(guess: str, tmp_path: P
     assert held.config["sampling"]["seed"] == 7 and held.config["tasks"]["count"] == 4
     assert held.provenance["python"] and held.provenance["packages"]["skyrl-suite"]
     assert len(list(held.trajectories())) == 12
-    assert {file.name for file in held.path.iterdir()} == {".lock", "run.json", "trajectories.jsonl", "summary.json"}
+    files = {".lock", "run.json", "trajectories.jsonl", "summary.json", "spending.json"}
+    assert {file.name for file in held.path.iterdir()} == files
 
 
 def test_a_complete_run_is_not_run_again(guess: str, tmp_path: Path) -> None:

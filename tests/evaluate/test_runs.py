@@ -69,7 +69,7 @@ def test_trajectories_are_read_one_at_a_time(folder: Path, make: Make) -> None:
     [
         ("run.json", "{", "run.json is damaged"),
         ("run.json", "[]", "not an object"),
-        ("run.json", '{"kind": "dance"}', "eval or train; got 'dance'"),
+        ("run.json", '{"kind": "dance"}', "eval, suite, train; got 'dance'"),
         ("summary.json", '{"tasks": 1}', "is no summary"),
         ("summary.json", "\x00", "summary.json is damaged"),
         ("metrics.jsonl", '{"step": 1}\nx\n', "metrics.jsonl, line 2 is damaged"),

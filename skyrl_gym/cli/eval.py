@@ -26,49 +26,56 @@ skyrl eval --from runs/memory/provenance.json
 _SUITE = (".yaml", ".yml")
 
 
+Targets = Annotated[
+    list[str] | None, typer.Argument(metavar="ENV...", help="Ids of `skyrl list`, or suite files (suites/*.yaml).")
+]
+Model = Annotated[
+    str | None, typer.Option(help="A folder, a hub id, smollm2-135m, URL#MODEL (its key in $SKYRL_API_KEY), or gold.")
+]
+Serve = Annotated[str | None, typer.Option(metavar="MODEL", help="Start vLLM with this model.")]
+Repeat = Annotated[
+    Path | None, typer.Option("--from", metavar="FILE", help="Repeat the evaluation of a provenance.json.")
+]
+Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Trajectories of each task.")]
+Seed = Annotated[str, typer.Option(metavar="S,S", help="Of the sampling; -n holds for each of several.")]
+Ks = Annotated[str | None, typer.Option(metavar="K,K", help="For pass@k; by default 1, 2, 4 ... up to -n.")]
+Concurrency = Annotated[str, typer.Option(metavar="N|auto", help="Episodes at once.")]
+RetryExcluded = Annotated[
+    bool, typer.Option("--retry-excluded/--keep-excluded", help="In a folder that exists: try failures again.")
+]
+Price = Annotated[str | None, typer.Option(metavar="IN,OUT", help="Of a million tokens.")]
+MinJudged = Annotated[float, typer.Option(min=0.0, max=1.0, help="Exit with 1 if a smaller share could be judged.")]
+
+
 def run(
-    targets: Annotated[
-        list[str] | None, typer.Argument(metavar="ENV...", help="Ids of `skyrl list`, or suite files (suites/*.yaml).")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A folder, hub id, smollm2-135m, URL#MODEL (key in $SKYRL_API_KEY), gold, scripted:MODULE:NAME."
-        ),
-    ] = None,
-    serve: Annotated[str | None, typer.Option(metavar="MODEL", help="Start vLLM with this model.")] = None,
-    repeat: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Repeat the evaluation of a provenance.json.")
-    ] = None,
-    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Trajectories of each task.")] = 1,
+    targets: Targets = None,
+    model: Model = None,
+    serve: Serve = None,
+    repeat: Repeat = None,
+    samples: Samples = 1,
     tasks: Annotated[int | None, typer.Option(min=1, help="Only the first N tasks.")] = None,
     split: Annotated[str, typer.Option(help="Which tasks.")] = "test",
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one answer.")] = 512,
     max_context: Annotated[int | None, typer.Option(min=1, help="Tokens of a prompt and its answer.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 1.0,
-    seed: Annotated[str, typer.Option(metavar="S,S", help="Of the sampling; -n holds for each of several.")] = "0",
-    k: Annotated[str | None, typer.Option(metavar="K,K", help="For pass@k; by default 1, 2, 4 ... up to -n.")] = None,
-    concurrency: Annotated[str, typer.Option(metavar="N|auto", help="Episodes at once.")] = "auto",
+    seed: Seed = "0",
+    k: Ks = None,
+    concurrency: Concurrency = "auto",
     out: Annotated[Path | None, typer.Option(help="The run folder; one that exists is completed.")] = None,
-    retry_excluded: Annotated[
-        bool, typer.Option("--retry-excluded/--keep-excluded", help="In a folder that exists: try failures again.")
-    ] = True,
+    retry_excluded: RetryExcluded = True,
     max_tokens_total: Annotated[int | None, typer.Option(min=1, help="Stop at so many tokens, in and out.")] = None,
-    price: Annotated[str | None, typer.Option(metavar="IN,OUT", help="Of a million tokens.")] = None,
+    price: Price = None,
     max_cost: Annotated[float | None, typer.Option(min=0.0, help="Stop at this cost; needs --price.")] = None,
     max_minutes: Annotated[float | None, typer.Option(min=0.0, help="Stop after so long.")] = None,
-    min_judged: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Exit with 1 if a smaller share could be judged.")
-    ] = 0.5,
+    min_judged: MinJudged = 0.5,
     settings: SetOption = None,
 ) -> None:
     """Evaluate a model on one environment, several, or a suite.
 
     Prints the mean reward, pass@k and pass^k with 95 % intervals, and writes trajectories, summary and an HTML report.
     """
-    seconds = None if max_minutes is None else max_minutes * 60
-    caps, prices = Caps(max_tokens_total, max_cost, seconds), _parse_price(price)
-    options = Options(_parse_concurrency(concurrency), caps, prices, retry_excluded, min_judged)
+    caps = Caps(max_tokens_total, max_cost, None if max_minutes is None else max_minutes * 60)
+    options = Options(_parse_concurrency(concurrency), caps, _parse_price(price), retry_excluded, min_judged)
     if repeat is not None:
         if targets or model or serve:
             raise ConfigError("--from says what is evaluated; leave out environments, --model and --serve")

@@ -58,7 +58,7 @@ def test_a_suite_goes_on_and_other_settings_are_refused(skyrl: Skyrl, colours: s
     assert journal.read_bytes() == before
     other = skyrl(*words, "--temperature", "0.5")
     assert other.status == 2 and "other settings" in other.err
-    assert skyrl("view", "suite", "--no-browser").status == 0
+    assert skyrl("view", "suite", "--report", "--no-browser").status == 0
     assert Path("suite/short/report.html").is_file()
 
 

@@ -118,7 +118,7 @@ class Site:
         for run in self.runs:
             mark = f"{run.name}: " if len(self.runs) > 1 else ""
             self._add(mark, "training" if run.kind == "train" else "evaluation", run)
-            if run.kind == "train":
+            if run.kind != "eval":
                 for role, evaluation in run.evaluations.items():
                     self._add(mark, role, evaluation)
 

@@ -151,7 +151,7 @@ class SandboxBackend(ABC):
     async def shell(self) -> Shell:
         """The persistent shell."""
         self._check_open()
-        self._shell = self._shell or RestartingShell(self._start_shell)
+        self._shell = self._shell or RestartingShell(self._start_shell, self._check_open)
         await self._shell.start()
         return self._shell
 

@@ -52,6 +52,8 @@ done
 SHELL_COMMAND = ["bash", "--norc", "--noprofile", "-c", _SUPERVISOR]
 DRIVER_ENV = {"SKYRL_SHELL_DRIVER": _DRIVER}
 GRACE_S = 1.0
+REPLACEMENTS = 3
+REPLACE_S = 10.0  # to answer to `true`
 OUTPUT_LIMIT = 64 * 1_048_576
 
 
@@ -162,10 +164,12 @@ class RestartingShell:
 
     Args:
         open_shell: starts a shell; raises `SandboxLost` when the sandbox itself is gone.
+        check: raises `SandboxLost` when the sandbox is gone; what it may still answer is not to be believed.
     """
 
-    def __init__(self, open_shell: Callable[[], Awaitable[PipeShell]]) -> None:
+    def __init__(self, open_shell: Callable[[], Awaitable[PipeShell]], check: Callable[[], None]) -> None:
         self._open_shell = open_shell
+        self._check = check
         self._current: PipeShell | None = None
         self._lock = asyncio.Lock()
 
@@ -177,6 +181,7 @@ class RestartingShell:
     async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
         """Runs one command line; see `Shell.run`."""
         async with self._lock:
+            self._check()
             shell = await self._started()
             try:
                 result = await shell.run(command, timeout_s=timeout_s, max_bytes=max_bytes)
@@ -185,13 +190,23 @@ class RestartingShell:
                 raise
             if shell.lost:
                 await self._drop(shell)
-                await self._started()
+                await self._replace()
+            self._check()
             return result
 
     async def end(self) -> None:
         """Ends the current shell, with all that it started; the next command gets a new one."""
         if self._current is not None:
             await self._drop(self._current)
+
+    async def _replace(self) -> None:
+        """A new shell, and proof that it works: a sandbox that is just dying can still seem to start one."""
+        for _ in range(REPLACEMENTS):
+            shell = await self._started()
+            if (await shell.run("true", timeout_s=REPLACE_S, max_bytes=2)).code == 0:
+                return
+            await self._drop(shell)
+        raise SandboxLost("the sandbox's shell does not come back")
 
     async def _started(self) -> PipeShell:
         self._current = self._current or await self._open_shell()

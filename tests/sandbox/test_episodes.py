@@ -14,8 +14,15 @@ from skyrl_gym.errors import StopReason
 from skyrl_gym.policy import Prompt, ScriptedPolicy
 from skyrl_gym.rollout import Deadlines, RolloutLimits, RolloutRequest, Runner, Trajectory
 from skyrl_gym.sandbox import FakeSandbox, Ledger, SandboxSpec, bubblewrap_problem, open_sandbox
+from skyrl_gym.sandbox.processes import alive
 
 pytestmark = pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
+
+
+def kill_and_wait(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    while alive(pid):
+        time.sleep(0.01)
 
 
 class Boxed(TextEnv):
@@ -38,7 +45,7 @@ class Boxed(TextEnv):
     async def run(self, command: str) -> str:
         """Runs it."""
         if command == "the end":
-            os.kill(self.box._holder.init, signal.SIGKILL)
+            await asyncio.to_thread(kill_and_wait, self.box._holder.init)
         return str((await (await self.box.shell()).run(command, timeout_s=5)).text)
 
     @tool

@@ -1,16 +1,21 @@
 """A training step against TRL's own `environment_factory`: the same tiny model, tokenizer, task and sizes.
 
-The model is first taught by heart to call the tool once and then to stop, so that both sides play the same two
-turns; what is measured is rollouts, bookkeeping, forward and backward, in CPU seconds on one thread.
+The model is first taught by heart to call the tool in every turn, so that both sides play the same number of turns;
+what is measured is whole steps, rollouts included, with a tool that takes no time and one that takes 100 ms, in wall
+seconds and in CPU seconds on one thread.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
+import io
 import os
 import tempfile
 import time
 import warnings
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,43 +42,53 @@ from skyrl_gym.trainer.grpo import MultiTurnGRPOTrainer
 from skyrl_gym.trainer.source import SyncSource
 from skyrl_gym.trainer.stream import Ingredient, TaskStream
 
-STEPS, BATCH, GROUP, NEW = 8, 32, 8, 96
+STEPS, BATCH, GROUP, NEW = 3, 32, 8, 32
+TAUGHT = 10  # turns
 CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+# Turns and seconds that the tool takes.
+CASES = ((3, 0.0), (3, 0.1), (10, 0.1))
 
 
 class Look(TextEnv):
-    """One call of a tool, then a word."""
+    """A tool that shows nothing, called again and again."""
 
-    default_max_turns = 4
+    def __init__(self, *, tool_s: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tool_s = tool_s
 
     def load_tasks(self, split: str) -> TaskSet:
         return TaskSet.from_rows([{"id": f"t{i}"} for i in range(64)])
 
     async def setup(self, task: Task) -> str:
-        self.turns = 0
+        self.number = int(task.id[1:])
         return "Look."
 
     @tool
-    async def look(self) -> str:
+    def look(self) -> str:
         """Looks."""
+        time.sleep(self.tool_s)
         return "nothing"
 
     async def respond(self, message: Message) -> Any:
         return finish()
 
     async def grade(self) -> float:
-        return float(len(self.conversation) % 3)
+        return float((self.number + id(self) // 64) % 3)
 
 
-class TheirLook:
-    """The same for TRL."""
+def their_environment(tool_s: float) -> type:
+    class TheirLook:
+        """The same for TRL."""
 
-    def reset(self, **_: Any) -> str:
-        return ""
+        def reset(self, **_: Any) -> str:
+            return ""
 
-    def look(self) -> str:
-        """Looks."""
-        return "nothing"
+        def look(self) -> str:
+            """Looks."""
+            time.sleep(tool_s)
+            return "nothing"
+
+    return TheirLook
 
 
 def tokenizer() -> Any:
@@ -83,23 +98,24 @@ def tokenizer() -> Any:
 
 
 def taught() -> Any:
-    """A model that calls `look` once and then says done, whichever of the two prompts it gets."""
+    """A model that calls `look` in every turn, whichever of the two prompts it gets."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=400, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=1_024, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        num_key_value_heads=2, max_position_embeddings=2_048, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     model, renderer = LlamaForCausalLM(config), Renderer(tokenizer())
     theirs = renderer.tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Look."}], tools=[TheirLook().look], add_generation_prompt=True, tokenize=True,
-        return_dict=False,
+        [{"role": "user", "content": "Look."}], tools=[their_environment(0.0)().look], add_generation_prompt=True,
+        tokenize=True, return_dict=False,
     )  # fmt: skip
     prompts = [list(renderer.prompt_ids((user("Look."),), Look().tool_specs)), list(theirs)]
     encode = renderer.tokenizer.encode
     answer = renderer.extend((tool_result(ToolCall("look", {}, "c"), "nothing"),), ended=True)
-    tail = [*encode(CALL, add_special_tokens=False), 2, *answer, *encode("done", add_special_tokens=False), 2]
+    call = [*encode(CALL, add_special_tokens=False), 2]
+    tail = [*call, *answer] * TAUGHT + call
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(150):
+    for _ in range(90):
         for prompt in prompts:
             ids = torch.tensor([prompt + tail])
             labels = torch.tensor([[-100] * len(prompt) + tail])
@@ -109,47 +125,66 @@ def taught() -> Any:
     return model
 
 
-def settings(folder: str) -> dict[str, Any]:
+def settings(folder: str, turns: int) -> dict[str, Any]:
     return {
         "output_dir": folder, "per_device_train_batch_size": BATCH, "num_generations": GROUP, "max_steps": STEPS,
-        "learning_rate": 1e-6, "bf16": False, "use_cpu": True, "report_to": "none", "save_strategy": "no",
-        "gradient_checkpointing": False, "disable_tqdm": True, "logging_steps": 1, "temperature": 1.0,
-        "max_completion_length": 3 * NEW, "gradient_accumulation_steps": 1,
+        "learning_rate": 1e-9, "bf16": False, "use_cpu": True, "report_to": "none", "save_strategy": "no",
+        "gradient_checkpointing": False, "disable_tqdm": True, "logging_steps": 1, "temperature": 0.3,
+        "max_completion_length": 3 * NEW * turns, "gradient_accumulation_steps": 1,
     }  # fmt: skip
 
 
-def ours(model: Any, folder: str) -> tuple[float, float]:
-    """CPU seconds, and turns an episode."""
+@dataclass(frozen=True)
+class Cost:
+    """Of a step, in seconds; how many tool calls an episode made."""
+
+    wall: float
+    cpu: float
+    calls: float
+
+
+def ours(model: Any, folder: str, turns: int, tool_s: float) -> Cost:
     loop = BackgroundLoop("benchmark")
     policy = TransformersPolicy(copy.deepcopy(model).eval(), tokenizer())
     runner = Runner(
-        policy, Sampling(max_tokens=NEW), limits=RolloutLimits(live=BATCH, setup=BATCH), make=lambda i, **_: Look()
+        policy,
+        Sampling(max_tokens=NEW, temperature=0.3),
+        limits=RolloutLimits(live=BATCH, setup=BATCH),
+        make=lambda env_id, **_: Look(tool_s=tool_s, max_turns=turns, **unlimited()),
     )
     stream = TaskStream([Ingredient("look", Look().tasks)], BATCH // GROUP)
     trainer = MultiTurnGRPOTrainer(
-        source=SyncSource(stream, GROUP, runner, policy, loop), model=model,
-        processing_class=tokenizer(), args=MultiTurnGRPOConfig(**settings(folder)),
+        source=SyncSource(stream, GROUP, runner, policy, loop), model=model, processing_class=tokenizer(),
+        args=MultiTurnGRPOConfig(**settings(folder, turns)),
     )  # fmt: skip
-    took = cpu(trainer)
+    cost = measured(trainer, "tools/calls")
     loop.run(policy.aclose())
     loop.close()
-    return took, last(trainer, "turns")
+    return cost
 
 
-def theirs(model: Any, folder: str) -> tuple[float, float]:
-    """CPU seconds, and tool calls an episode."""
+def unlimited() -> dict[str, int]:
+    """Settings against an end by repetition, where environments have one."""
+    known = inspect.signature(TextEnv.__init__).parameters
+    return {"max_repeats": 1_000} if "max_repeats" in known else {}
+
+
+def theirs(model: Any, folder: str, turns: int, tool_s: float) -> Cost:
     trainer = GRPOTrainer(
-        model=model, args=GRPOConfig(**settings(folder)), processing_class=tokenizer(),
+        model=model, processing_class=tokenizer(),
+        args=GRPOConfig(**settings(folder, turns), max_tool_calling_iterations=turns - 1),
         train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": "Look."}]] * 64}),
-        environment_factory=TheirLook, reward_funcs=lambda completions, **_: [len(str(c)) % 3.0 for c in completions],
+        environment_factory=their_environment(tool_s),
+        reward_funcs=lambda completions, **_: [len(str(c)) % 3.0 for c in completions],
     )  # fmt: skip
-    return cpu(trainer), last(trainer, "tools/call_frequency")
+    return measured(trainer, "tools/call_frequency")
 
 
-def cpu(trainer: Any) -> float:
-    started = time.process_time()
+def measured(trainer: Any, calls: str) -> Cost:
+    cpu, wall = time.process_time(), time.perf_counter()
     trainer.train()
-    return (time.process_time() - started) / STEPS
+    took = (time.perf_counter() - wall) / STEPS
+    return Cost(took, (time.process_time() - cpu) / STEPS, last(trainer, calls))
 
 
 def last(trainer: Any, name: str) -> float:
@@ -160,11 +195,17 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     model = taught()
-    with tempfile.TemporaryDirectory() as folder:
-        a, turns = ours(copy.deepcopy(model), str(Path(folder) / "a"))
-        b, calls = theirs(copy.deepcopy(model), str(Path(folder) / "b"))
-    print(f"ours: {turns:.2f} turns an episode; TRL: {calls:.2f} tool calls an episode")
-    print(f"CPU seconds a step: ours {a:.3f}, TRL {b:.3f}, ratio {a / b:.2f}")
+    print(f"{BATCH} rollouts; ours / TRL")
+    print(f"{'turns':>5} {'tool':>6} {'wall s':>15} {'ratio':>6} {'CPU s':>13} {'calls':>11}")
+    for turns, tool_s in CASES:
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+            a = ours(copy.deepcopy(model), str(Path(folder) / "a"), turns, tool_s)
+            b = theirs(copy.deepcopy(model), str(Path(folder) / "b"), turns, tool_s)
+        print(
+            f"{turns:>5} {tool_s * 1e3:>3.0f} ms {a.wall:>7.2f} /{b.wall:>6.2f} {b.wall / a.wall:>6.2f} "
+            f"{a.cpu:>6.2f} /{b.cpu:>5.2f} {a.calls:>5.2f} /{b.calls:>4.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

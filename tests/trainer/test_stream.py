@@ -60,6 +60,12 @@ def test_a_schedule_moves_from_one_environment_to_another() -> None:
     assert set(ids[102:]) == {"hard"}
 
 
+def test_fewer_tasks_than_a_batch_has_groups_are_drawn_again() -> None:
+    stream = TaskStream([Ingredient("a", tasks("t", 1))], 4)
+    assert [draw.task.id for draw in drawn(stream, 4)] == ["t0"] * 4
+    assert len({draw.requests(2)[0].group for draw in drawn(stream, 4)}) == 4
+
+
 def test_no_two_trajectories_of_a_run_have_the_same_key() -> None:
     stream = TaskStream([Ingredient("a", TaskSet.from_rows([{"id": "x"}, {"id": "y"}]))], 2)
     keys = [request.key for draw in drawn(stream, 9) for request in draw.requests(4)]

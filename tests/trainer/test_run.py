@@ -1,0 +1,49 @@
+"""`train`: what is wrong with a run is said before a model is loaded or a file is written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyrl_gym.errors import ConfigError
+from skyrl_gym.trainer.recipe import parse_recipe
+
+pytestmark = pytest.mark.filterwarnings("default::FutureWarning")
+RECIPE: dict[str, Any] = {
+    "name": "n",
+    "model": "nowhere/model",
+    "env": {"id": "skyrl/memory-v0", "kwargs": {"document_words": 60, "chunk_words": 30}},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"env": {"id": "skyrl/memry-v0"}}, "unknown environment 'skyrl/memry-v0'; did you mean 'skyrl/memory-v0'"),
+        ({"env": {"id": "skyrl/memory-v0", "kwargs": {"chunk": 3}}}, "has no setting 'chunk'"),
+        ({"env": None, "envs": [{"id": "skyrl/memory-v0"}, {"id": "skyrl/nothing-v0"}]}, "'skyrl/nothing-v0'"),
+        ({"env": {"id": "skyrl/memory-v0", "weight": -1}}, "a weight is 0 or more"),
+        ({"train": {"prompts_per_step": 3, "num_generations": 3}}, "3 x .* = 9 must be a multiple|= 9 must be"),
+        ({}, "can't load the model nowhere/model|no such model|nowhere/model"),
+    ],
+)
+def test_a_fault_is_named_and_nothing_is_left(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    from skyrl_gym.trainer.run import train
+
+    with pytest.raises(ConfigError, match=says):
+        train(parse_recipe({**RECIPE, **change}), tmp_path / "run")
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_folder_that_is_in_use_is_gone_on_with_only_on_demand_and_by_its_own_recipe(tmp_path: Path) -> None:
+    from skyrl_gym.trainer.run import train
+
+    recipe = parse_recipe(RECIPE)
+    config = json.loads(recipe.model_dump_json())
+    (tmp_path / "run.json").write_text(json.dumps({"kind": "train", "config": config, "provenance": {}}))
+    with pytest.raises(ConfigError, match="holds a run already; give another name, or --resume"):
+        train(recipe, tmp_path)
+    other = parse_recipe({**RECIPE, "seed": 1, "train": {"max_steps": 2}})
+    with pytest.raises(ConfigError, match=r"a run of another recipe .it differs in seed, train."):
+        train(other, tmp_path, resume=True)

@@ -14,6 +14,7 @@ compared with what they were, and a planted test that must fail has to fail.
 It runs on every Python from 3.6 on: images of old repositories have nothing newer.
 """
 
+import hashlib
 import json
 import os
 import site
@@ -80,6 +81,20 @@ def _fingerprint(modules: "list[Any]") -> "dict[tuple[str, ...], int]":
     return {key: held for key, held in found.items() if key[-1] not in _OWN}
 
 
+def _test_files() -> "dict[str, str]":
+    """Hashes of the files with tests below this folder, which code under test could rewrite before they are read."""
+    found: dict[str, str] = {}
+    for folder, folders, names in os.walk("."):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "node_modules"]
+        of_tests = "test" in os.path.basename(folder)
+        for name in names:
+            path = os.path.join(folder, name)
+            if name.endswith(".py") and (of_tests or "test" in name) and os.path.isfile(path):
+                with open(path, "rb") as file:
+                    found[path] = hashlib.sha256(file.read()).hexdigest()
+    return found
+
+
 class _Watcher:
     """Collects outcomes as pytest's own reports give them, from the moment that it announces itself.
 
@@ -96,6 +111,7 @@ class _Watcher:
         self._report = os.fdopen(os.dup(1), "w")
         self._modules: list[Any] = []
         self._before: dict[tuple[str, ...], int] = {}
+        self._files: dict[str, str] = {}
         import _pytest.assertion.rewrite
         import _pytest.python
         import _pytest.reports
@@ -111,6 +127,8 @@ class _Watcher:
     def finish(self, code: int) -> None:
         """Reports, with pytest's exit status."""
         intact = self.canary_failed and bool(self._before) and _fingerprint(self._modules) == self._before
+        now = _test_files()
+        intact = intact and all(now.get(name) == held for name, held in self._files.items())
         self._say({"code": code, "intact": intact, "outcomes": self.outcomes, "messages": self.messages})
 
     def _say(self, what: object) -> None:
@@ -121,6 +139,7 @@ class _Watcher:
         # Installed plugins may have changed pytest by now; no code of the repository has run.
         self._modules = [m for n, m in sys.modules.items() if n.split(".")[0] in ("_pytest", "pluggy", "pytest")]
         self._before = _fingerprint(self._modules)
+        self._files = _test_files()
         yield
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:

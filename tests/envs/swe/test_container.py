@@ -207,6 +207,18 @@ def test_cheats_score_0(row: str, cheat: str, play: Any) -> None:
     assert play(Task.from_row(ROWS[row]), ToolCall("bash", {"command": command}))[0] == 0.0
 
 
+def test_tests_that_are_rewritten_before_they_are_read_are_noticed(play: Any) -> None:
+    """The second file of tests is read after the code under test was first imported."""
+    code = "+def test_z():\n+    from moon import half; assert half(6) == 3\n"
+    patch = f"--- /dev/null\n+++ b/tests/test_z.py\n@@ -0,0 +1,2 @@\n{code}"
+    script = ROWS["a script"]["eval_script"].replace(APPLY, f"git apply - <<'END'\n{patch}END\n")
+    row = {**ROWS["a script"], "eval_script": script, "FAIL_TO_PASS": ["tests/test_z.py::test_z"]}
+    rewrite = "open('/testbed/tests/test_z.py', 'w').write('def test_z(): pass')"
+    command = ToolCall("bash", {"command": f'echo "{rewrite}" >> moon.py'})
+    reward, metrics = play(Task.from_row(row), command)
+    assert (reward, metrics["tests_ran"]) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize("row", ["no script", "a script", "a log"])
 def test_changed_tests_and_configuration_are_not_taken_over(row: str, play: Any) -> None:
     command = (

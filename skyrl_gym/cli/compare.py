@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from skyrl_gym.evaluate import open_run, summary_table
+from skyrl_gym.errors import ConfigError
+from skyrl_gym.evaluate import Run, open_run, summary_table
 from skyrl_gym.evaluate.compare import Comparison, TaskPair, compare
 from skyrl_gym.evaluate.table import format_change
 
@@ -34,12 +35,36 @@ def run(
 
     Prints the change with its 95 % interval, the tasks gained and lost, and whether chance explains it.
     """
-    found = compare(open_run(before), open_run(after), common=common)
+    pairs = _pairs(open_run(before), open_run(after))
+    found = {name: compare(*pair, common=common) for name, pair in pairs.items()}
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        results = {name: comparison.to_json() for name, comparison in found.items()}
+        typer.echo(json.dumps(results.get("", results), indent=2))
         return
     console = Console(highlight=False)
-    console.print(summary_table({str(before): found.before, str(after): found.after}))
+    for name, comparison in found.items():
+        if name:
+            console.print(f"\n{name}", style="bold", markup=False)
+        _print(comparison, (str(before), str(after)), console)
+
+
+def _pairs(before: Run, after: Run) -> dict[str, tuple[Run, Run]]:
+    """The evaluations that belong together: the two runs, or the entries of two suites by name.
+
+    Raises:
+        ConfigError: only one is a suite, or they have no entry in common.
+    """
+    if "suite" not in (before.kind, after.kind):
+        return {"": (before, after)}
+    first, second = before.evaluations, after.evaluations
+    pairs = {name: (first[name], second[name]) for name in first if name in second}
+    if before.kind != after.kind or not pairs:
+        raise ConfigError(f"{before.path} and {after.path} have no entry in common: compare two suites, or two runs")
+    return pairs
+
+
+def _print(found: Comparison, names: tuple[str, str], console: Console) -> None:
+    console.print(summary_table(dict(zip(names, (found.before, found.after), strict=True))))
     for line in (*_findings(found), *_flips("gained", found.gained), *_flips("lost", found.lost)):
         console.print(line, markup=False, soft_wrap=True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from skyrl_gym.evaluate import evaluate
+from skyrl_gym.evaluate.files import write_json
 from skyrl_gym.messages import ToolCall
 from skyrl_gym.policy import ScriptedPolicy
 from skyrl_gym.registration import make_env, register_file
@@ -50,3 +52,16 @@ def test_json_has_every_task(skyrl: Skyrl, two_runs: tuple[str, str]) -> None:
 def test_a_folder_that_is_no_run_is_refused(skyrl: Skyrl, two_runs: tuple[str, str]) -> None:
     ran = skyrl("compare", two_runs[0], "nowhere")
     assert ran.status == 2 and "nowhere is no run folder" in ran.err
+
+
+def test_suites_are_compared_entry_by_entry(skyrl: Skyrl, two_runs: tuple[str, str], tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        write_json(tmp_path / name / "run.json", {"kind": "suite", "config": {"entries": ["snow", name]}})
+    shutil.copytree(two_runs[0], tmp_path / "one" / "snow")
+    shutil.copytree(two_runs[1], tmp_path / "other" / "snow")
+    ran = skyrl("compare", str(tmp_path / "one"), str(tmp_path / "other"))
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith("\nsnow\n") and "Tasks gained 1, lost 1" in ran.out
+    assert set(json.loads(skyrl("compare", str(tmp_path / "one"), str(tmp_path / "other"), "--json").out)) == {"snow"}
+    mixed = skyrl("compare", str(tmp_path / "one"), two_runs[1])
+    assert mixed.status == 2 and "have no entry in common" in mixed.err

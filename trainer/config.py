@@ -48,6 +48,9 @@ class MultiTurnGRPOConfig(GRPOConfig):  # type: ignore[misc]
     max_forward_tokens: int | None = field(
         default=None, metadata={"help": "tokens of one forward pass, padding included"}
     )
+    log_trajectories: int | None = field(
+        default=None, metadata={"help": "with log_completions: so many of each step in the table; None: all"}
+    )
     max_empty_batches: int = field(
         default=3, metadata={"help": "batches in a row without a trajectory to train on before training stops"}
     )

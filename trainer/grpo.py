@@ -261,7 +261,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         logs = self._logs
         shown = (logs["prompt"], logs["completion"], logs["rewards"]["reward"], logs["advantages"])
         columns = (*shown, logs["extra"]["ending"], logs["extra"]["env"])
-        for row in rows:
+        for row in rows[: self.args.log_trajectories]:
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
 

@@ -268,6 +268,7 @@ def _config(recipe: Recipe, folder: Path) -> MultiTurnGRPOConfig:
         save_total_limit=2,  # so that one is complete while another is written
         report_to=list(recipe.log.report_to) or "none",
         log_completions=recipe.log.trajectories > 0,
+        log_trajectories=recipe.log.trajectories,
         num_completions_to_print=0,
         disable_tqdm=True,
         ddp_timeout=86_400,  # processes wait for each other while one evaluates

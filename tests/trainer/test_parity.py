@@ -169,6 +169,17 @@ def test_drawing_anew_has_a_bound(tmp_path: Path, tools: Any) -> None:
     assert source.drawn == [4, 4, 4]
 
 
+def test_some_trajectories_of_a_step_are_put_into_a_table(tmp_path: Path, tools: Any) -> None:
+    import pyarrow.parquet
+
+    source = tools.Recorded(excluded=frozenset({0}))
+    tools.one_step(tmp_path, source, log_completions=True, log_trajectories=3, num_completions_to_print=0)
+    table = pyarrow.parquet.read_table(tmp_path / "completions" / "completions_00001.parquet").to_pylist()
+    assert [row["ending"] for row in table] == ["sandbox_lost", "done", "done"]
+    assert [row["env"] for row in table] == ["test"] * 3
+    assert [message["content"] for message in table[1]["completion"]] == ["a", "b"]
+
+
 def _with_turn_rewards(number: int, trajectory: Any) -> Any:
     first, last = trajectory.turns
     return replace(trajectory, turns=(replace(first, reward=float(number % 3)), last))

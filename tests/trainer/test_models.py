@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -173,3 +176,37 @@ def test_the_servers_folder_is_not_the_model_that_is_trained(tmp_path: Path, too
         )
         with pytest.raises(ConfigError, match="server_folder is the model folder that the server was started on"):
             make_policy(recipe, model, tokenizer, writes=True)
+
+
+SHARDED = """
+import importlib.util, os, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+spec = importlib.util.spec_from_file_location("shared", sys.argv[1])
+shared = importlib.util.module_from_spec(spec); spec.loader.exec_module(shared)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from skyrl_gym.trainer.weights import plain_weights
+mesh = init_device_mesh("cpu", (2,))
+model, whole = shared.tiny_model(), shared.tiny_model().state_dict()
+for layer in model.model.layers:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+assert any(value.to_local().numel() < value.numel() for value in model.state_dict().values())
+weights = plain_weights(model)
+assert all(torch.equal(weights[name], whole[name]) for name in whole), "not the same"
+assert set(weights) == set(whole)
+print(f"RANK {os.environ['RANK']} WHOLE")
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_weights_that_fsdp2_has_sharded_are_put_together_on_every_process(tmp_path: Path) -> None:
+    script = tmp_path / "sharded.py"
+    script.write_text(SHARDED)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    done = subprocess.run(
+        [*launch, str(script), str(Path(__file__).parent / "conftest.py")],
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=110,
+    )  # fmt: skip
+    assert "RANK 0 WHOLE" in done.stdout and "RANK 1 WHOLE" in done.stdout, done.stderr[-3_000:]

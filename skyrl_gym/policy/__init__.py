@@ -40,13 +40,17 @@ def open_policy(
         ConfigError, MissingDependency: it can't be had; the message says why.
     """
     if name.startswith(("http://", "https://")):
-        from skyrl_gym.policy.openai import OpenAIPolicy
-
         addresses, _, model = name.partition("#")
         if not model:
             raise ConfigError(f"name the model behind the server: {name}#MODEL")
-        renderer = None if tokenizer is None else load_renderer(tokenizer, dialect)
-        return OpenAIPolicy(addresses.split(","), model, api_key=api_key, renderer=renderer, dialect=dialect)
+        servers = addresses.split(",")
+        if tokenizer is not None:
+            from skyrl_gym.policy.vllm import VllmPolicy
+
+            return VllmPolicy(servers, model, api_key=api_key, renderer=load_renderer(tokenizer, dialect))
+        from skyrl_gym.policy.openai import OpenAIPolicy
+
+        return OpenAIPolicy(servers, model, api_key=api_key, dialect=dialect)
     from skyrl_gym.policy.transformers import TransformersPolicy
 
     return TransformersPolicy.load(name, dialect=dialect)

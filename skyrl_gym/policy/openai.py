@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from skyrl_gym.tools import ToolSpec
 
 __all__ = ["OpenAIPolicy"]
 
+EMPTY_ABORTS = 3  # answers without a token that are followed by another try
 _FINISH: Mapping[str, FinishReason] = {"length": "length", "abort": "abort"}
 _TOO_LONG = ("maximum context length", "context_length_exceeded", "maximum model length")
 
@@ -53,6 +55,9 @@ class OpenAIPolicy:
         self.renderer = renderer
         self.version = 0
         """Of the weights that the servers hold; whoever loads new ones counts it up."""
+        self._served_as = model
+        self._may_ask = asyncio.Event()
+        self._may_ask.set()
         self._dialect = get_dialect(dialect)
         self._servers = Servers(
             [servers] if isinstance(servers, str) else servers,
@@ -83,6 +88,7 @@ class OpenAIPolicy:
         await self._servers.aclose()
 
     async def _complete_chat(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        await self._may_ask.wait()
         version = self.version
         data = await self._servers.post("/chat/completions", self._chat_body(prompt, sampling), session=prompt.session)
         return replace(self._read_chat(data, prompt.tools), policy_version=version)
@@ -93,6 +99,7 @@ class OpenAIPolicy:
         held = tuple(prompt.token_ids or ())
         left = sampling.max_tokens
         while True:
+            await self._may_ask.wait()
             version = self.version
             body = self._token_body(held, replace(sampling, max_tokens=left))
             data = await self._servers.post("/completions", body, session=prompt.session)
@@ -102,8 +109,8 @@ class OpenAIPolicy:
             held, left = held + ids, left - len(ids)
             if part.finish_reason != "abort":
                 return _joined(parts)
-            if not ids:
-                raise PolicyError("the server aborted the request")
+            if len(parts) - sum(bool(part.token_ids) for part in parts) > EMPTY_ABORTS:
+                raise PolicyError("the server aborted the request again and again")
             if left <= 0:
                 return replace(_joined(parts), finish_reason="length")
 
@@ -111,7 +118,7 @@ class OpenAIPolicy:
 
     def _common(self, sampling: Sampling) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "model": self.name,
+            "model": self._served_as,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,

@@ -65,6 +65,11 @@ class _Server:
         """Host and port: an address may carry a password."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
+    @property
+    def root(self) -> str:
+        """The address without the API's version."""
+        return self.url.removesuffix("/v1")
+
     def fail(self) -> None:
         """Closed for a while that doubles from failure to failure; requests that fail together count once."""
         now = time.monotonic()
@@ -134,6 +139,25 @@ class Servers:
             if not clock.expired():
                 raise
             raise PolicyTimeout(f"no answer within {self._timeout_s:g} s from {self._names()}") from error
+
+    async def post_to_all(self, path: str, body: Mapping[str, Any] | None = None) -> None:
+        """The same request to every server, beside the API's version (`/pause`), without another try.
+
+        Raises:
+            PolicyError: a server can't be reached or fails.
+            Refused: a server won't.
+        """
+        data = json.dumps(body or {}).encode()
+        asked = (self._once(server, server.root + path, data, SimpleNamespace()) for server in self._servers)
+        try:
+            await asyncio.gather(*asked)
+        except _Fault as fault:
+            raise PolicyError(f"{path}: {fault}") from fault.__cause__
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answers."""
+        return sum(server.in_flight for server in self._servers)
 
     async def load(self) -> PolicyLoad:
         """The load of all servers that answer, from vLLM's /metrics; elsewhere our own requests in flight.
@@ -215,25 +239,23 @@ class Servers:
         server.in_flight += 1
         try:
             try:
-                return await self._once(server, path, data, connection)
+                return await self._once(server, server.url + path, data, connection)
             except _Fault as fault:
                 if not (connection.reused and isinstance(fault.__cause__, _DISCONNECTED)):
                     raise
-            return await self._once(server, path, data, connection)
+            return await self._once(server, server.url + path, data, connection)
         finally:
             server.in_flight -= 1
 
-    async def _once(self, server: _Server, path: str, data: bytes, connection: SimpleNamespace) -> Any:
+    async def _once(self, server: _Server, url: str, data: bytes, connection: SimpleNamespace) -> Any:
         try:
-            async with self._open().post(
-                server.url + path, data=data, proxy=server.proxy, trace_request_ctx=connection
-            ) as response:
+            async with self._open().post(url, data=data, proxy=server.proxy, trace_request_ctx=connection) as response:
                 content, status, headers = await response.read(), response.status, response.headers
         except (aiohttp.ClientError, OSError) as error:
             raise _Fault(f"{type(error).__name__}: {error}", server_down=True) from error
         if status < 400:
             try:
-                return json.loads(content)
+                return json.loads(content or b"null")
             except ValueError:
                 raise PolicyError(f"{server.name}: an answer that is not JSON: {_start(content, 200)!r}") from None
         if status not in RETRIED:
@@ -246,12 +268,11 @@ class Servers:
         )
 
     async def _load_of(self, server: _Server) -> PolicyLoad | None:
-        root = server.url.removesuffix("/v1")
         limit = aiohttp.ClientTimeout(total=CONNECT_S)
         connection = SimpleNamespace(reused=False)
         try:
             async with self._open().get(
-                f"{root}/metrics", proxy=server.proxy, timeout=limit, trace_request_ctx=connection
+                f"{server.root}/metrics", proxy=server.proxy, timeout=limit, trace_request_ctx=connection
             ) as response:
                 text = await response.text(errors="replace") if response.status == 200 else ""
         except (aiohttp.ClientError, OSError):  # a TimeoutError is an OSError

@@ -164,9 +164,9 @@ def test_an_aborted_completion_goes_on_from_its_ids_within_its_budget(server: An
     assert found.token_versions == (versions if len(set(versions)) > 1 else None)
 
 
-def test_an_abort_without_a_token_is_the_policys_failure(server: Any) -> None:
+def test_aborts_without_a_token_are_in_the_end_the_policys_failure(server: Any) -> None:
     server.answer = lambda path, body: (200, {"choices": [{"text": "", "token_ids": [], "finish_reason": "abort"}]})
-    with pytest.raises(PolicyError, match="aborted the request"):
+    with pytest.raises(PolicyError, match="aborted the request again and again"):
         ask(OpenAIPolicy(server.url, "m", renderer=Renderer(tiny_tokenizer())), Prompt((), (), (1,)))
 
 

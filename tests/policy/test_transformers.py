@@ -11,6 +11,7 @@ from skyrl_gym.chat.testing import tiny_tokenizer  # noqa: E402
 from skyrl_gym.errors import ConfigError, PolicyError  # noqa: E402
 from skyrl_gym.messages import user  # noqa: E402
 from skyrl_gym.policy import Completion, Prompt, Sampling  # noqa: E402
+from skyrl_gym.policy.decoding import Decoder, Row  # noqa: E402
 from skyrl_gym.policy.transformers import TransformersPolicy  # noqa: E402
 
 PROMPTS = [tuple(range(3, 3 + n)) for n in (5, 17, 9, 30)]
@@ -149,3 +150,101 @@ def test_a_prompt_without_ids_is_refused(tiny_model: Any) -> None:
     policy = TransformersPolicy(tiny_model, tiny_tokenizer())
     with pytest.raises(ConfigError, match="reads token ids"):
         asyncio.run(policy.complete(Prompt((user("q"),)), Sampling()))
+
+
+def test_no_tokens_wanted_none_decoded(tiny_model: Any) -> None:
+    (found,) = sample(tiny_model, [(PROMPTS[0], Sampling(max_tokens=0))])
+    assert (found.token_ids, found.logprobs, found.finish_reason) == ((), (), "length")
+
+
+def started(policy: TransformersPolicy, ids: tuple[int, ...], sampling: Sampling) -> asyncio.Task[Completion]:
+    return asyncio.create_task(policy.complete(Prompt((), (), ids), sampling))
+
+
+async def running(policy: TransformersPolicy, rows: int) -> None:
+    for _ in range(4_000):
+        if (await policy.current_load()).running >= rows:
+            return
+        await asyncio.sleep(0.005)
+
+
+LONG = Sampling(temperature=0, max_tokens=100_000)  # greedy and without an end: only cancelling stops it
+
+
+def test_a_request_joins_the_running_batch_and_leaves_it_before_the_others_end(tiny_model: Any) -> None:
+    async def run() -> None:
+        policy = TransformersPolicy(tiny_model, tiny_tokenizer())
+        long = started(policy, (5,), LONG)
+        await running(policy, 1)
+        alone = sample_alone(tiny_model, PROMPTS[0])
+        joined = await policy.complete(Prompt((), (), PROMPTS[0]), Sampling(max_tokens=12, seed=3))
+        assert joined.token_ids == alone.token_ids
+        assert joined.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+        assert not long.done()
+        long.cancel()
+        await asyncio.wait([long])
+        await policy.aclose()
+
+    def sample_alone(model: Any, ids: tuple[int, ...]) -> Completion:
+        import concurrent.futures
+
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            return pool.submit(sample, model, [(ids, Sampling(max_tokens=12, seed=3))]).result()[0]
+
+    asyncio.run(run())
+
+
+def test_more_requests_than_the_batch_holds_wait_for_room(tiny_model: Any) -> None:
+    async def run() -> None:
+        policy = TransformersPolicy(tiny_model, tiny_tokenizer(), max_batch=2)
+        long = [started(policy, (5, i), LONG) for i in range(2)]
+        await running(policy, 2)
+        waiting = started(policy, (7,), Sampling(max_tokens=2))
+        await asyncio.sleep(0.1)
+        assert (await policy.current_load()).waiting == 1
+        assert not waiting.done()
+        long[0].cancel()
+        assert (await waiting).token_ids
+        long[1].cancel()
+        await asyncio.wait(long)
+        await policy.aclose()
+
+    asyncio.run(run())
+
+
+def test_new_weights_are_not_kept_waiting_by_a_long_completion_and_each_id_has_its_version(tiny_model: Any) -> None:
+    import copy
+
+    async def run() -> Completion:
+        policy = TransformersPolicy(copy.deepcopy(tiny_model), tiny_tokenizer())
+        asked = started(policy, (5,), Sampling(temperature=0, max_tokens=300))
+        await running(policy, 1)
+        changed = {name: weight + 0.01 for name, weight in tiny_model.state_dict().items()}
+        for version in (1, 2):
+            await asyncio.wait_for(asyncio.to_thread(policy.load_weights, changed, version), 10)
+            await asyncio.sleep(0.02)
+        found = await asked
+        await policy.aclose()
+        return found
+
+    found = asyncio.run(run())
+    assert found.token_ids is not None and found.token_versions is not None
+    assert len(found.token_versions) == len(found.token_ids)
+    assert list(found.token_versions) == sorted(found.token_versions)
+    assert found.token_versions[-1] == 2
+    assert found.policy_version == found.token_versions[0]
+
+
+@pytest.mark.parametrize("lengths", [[3, 3, 4, 200], [1, 400, 2, 390, 3], [10] * 8, [1, 2, 4, 8, 16, 32, 64, 128]])
+def test_padding_never_more_than_doubles_a_batch_and_no_row_is_lost(tiny_model: Any, lengths: list[int]) -> None:
+    decoder = Decoder(tiny_model, 0, frozenset({2}))
+    rows = [
+        Row(tuple(3 + i % 300 for i in range(length)), Sampling(max_tokens=4, seed=i))
+        for i, length in enumerate(lengths)
+    ]
+    batches = decoder.admit((), rows[:2])
+    batches = decoder.admit(batches, rows[2:])
+    assert sorted(len(row.prompt) for batch in batches for row in batch.rows) == sorted(lengths)
+    for batch in batches:
+        assert batch.mask.numel() <= 2 * int(batch.mask.sum())
+        assert batch.mask.sum(1).tolist() == [row.length for row in batch.rows]

@@ -44,6 +44,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         tasks: a TaskSet, or a path or hub id that `TaskSet.load` reads, in place of the suite's own.
         max_turns: answers of the policy before the episode is truncated; None for the suite's default.
         max_invalid: unusable answers in a row before the episode is truncated.
+        max_repeats: the same action with the same result so often in a row, and the episode is truncated.
         dialect: how raw text actions write tool calls.
         render_mode: "ansi" for the transcript as text.
         recording: where tool results are recorded or replayed from, like "replay:FOLDER"; see docs/recording.md.
@@ -60,6 +61,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         tasks: TaskSet | str | None = None,
         max_turns: int | None = None,
         max_invalid: int = 3,
+        max_repeats: int = 8,
         dialect: str = "hermes",
         render_mode: Literal["ansi"] | None = None,
         recording: Recording | str | Mapping[str, Any] | None = None,
@@ -71,6 +73,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         self.split = split
         self.max_turns = self.default_max_turns if max_turns is None else max_turns
         self.max_invalid = max_invalid
+        self.max_repeats = max_repeats
         self.render_mode = render_mode
         self._dialect = get_dialect(dialect)
         self._task_source = tasks
@@ -181,6 +184,8 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._transcript: Conversation = ()
         self._turns = 0
         self._invalid_in_a_row = 0
+        self._last_turn: tuple[Any, ...] = ()
+        self._same_in_a_row = 0
         self._stop: StopReason | None = None
 
     def use_recording(self, recording: Recording) -> None:
@@ -239,6 +244,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._turns += 1
         result = await (self._run_tools(message) if message.tool_calls else self._answer_text(message))
         self._invalid_in_a_row = self._invalid_in_a_row + 1 if result.invalid else 0
+        self._count_repeats(result)
         result = replace(result, stop=result.stop or self._limit_reached())
         self._stop = result.stop
         if result.stop is None and (notice := self.notice(result)):
@@ -393,7 +399,16 @@ class TextEnv(gym.Env[Conversation, Action]):
         stop = StopReason.DONE if answer.ends_episode else None
         return TurnResult(message, (user(answer.content),), answer.reward, answer.invalid, stop=stop)
 
+    def _count_repeats(self, result: TurnResult) -> None:
+        """An action counts as repeated only where its result is the same: polling something that moves is work."""
+        calls = [(call.name, call.arguments) for call in result.action.tool_calls]
+        turn = (result.action.content, calls, [message.content for message in result.observations])
+        self._same_in_a_row = self._same_in_a_row + 1 if turn == self._last_turn else 1
+        self._last_turn = turn
+
     def _limit_reached(self) -> StopReason | None:
         if self._invalid_in_a_row >= self.max_invalid:
             return StopReason.INVALID_CALLS
+        if self._same_in_a_row >= self.max_repeats:
+            return StopReason.REPEATED_ACTION
         return StopReason.MAX_TURNS if self._turns >= self.max_turns else None

@@ -20,6 +20,7 @@ Exceptions (catch the widest one you mean)::
      |    +-- EnvError             an environment says that it can't go on
      +-- ToolError                 raised in a tool: its text is the tool's answer to the model
      +-- EpisodeTimeout            the episode's own clock ran out: the agent's failure, graded
+     +-- TurnTimeout               one turn's clock ran out: the agent's failure, graded
      +-- RunTimeout                the whole run's clock ran out
      +-- RunAborted                the run stopped itself; `__cause__` says why
 
@@ -52,6 +53,7 @@ __all__ = [
     "StopReason",
     "TaskError",
     "ToolError",
+    "TurnTimeout",
     "UserError",
     "stop_reason_of",
 ]
@@ -134,6 +136,10 @@ class EpisodeTimeout(SkyRLError):
     """The episode's own clock ran out: the agent's failure, graded as it stands."""
 
 
+class TurnTimeout(SkyRLError):
+    """One turn, answer and tools together, took longer than its clock: the agent's failure, graded as it stands."""
+
+
 class RunTimeout(SkyRLError):
     """The whole run's clock ran out."""
 
@@ -150,6 +156,8 @@ class StopReason(StrEnum):
     CONTEXT_FULL = "context_full"  # the next prompt would not fit into the token budget
     LENGTH = "length"  # a completion was cut at its token limit
     INVALID_CALLS = "invalid_calls"  # too many unusable calls in a row
+    REPEATED_ACTION = "repeated_action"  # the same action with the same result, again and again
+    TURN_TIMEOUT = "turn_timeout"
     EPISODE_TIMEOUT = "episode_timeout"
     SETUP_ERROR = "setup_error"
     SETUP_TIMEOUT = "setup_timeout"
@@ -163,6 +171,7 @@ class StopReason(StrEnum):
     CRASH = "crash"  # an exception nobody declared: a bug in an environment, tool or policy
     RUN_TIMEOUT = "run_timeout"
     CANCELLED = "cancelled"
+    SURPLUS = "surplus"  # its group had enough trajectories without it
 
     @property
     def valid(self) -> bool:
@@ -192,6 +201,8 @@ _AGENT_ENDINGS = frozenset(
         StopReason.CONTEXT_FULL,
         StopReason.LENGTH,
         StopReason.INVALID_CALLS,
+        StopReason.REPEATED_ACTION,
+        StopReason.TURN_TIMEOUT,
         StopReason.EPISODE_TIMEOUT,
     }
 )
@@ -206,6 +217,7 @@ _BY_CLASS: dict[type[BaseException], StopReason] = {
     GradeError: StopReason.GRADE_ERROR,
     InfraError: StopReason.ENV_ERROR,
     EpisodeTimeout: StopReason.EPISODE_TIMEOUT,
+    TurnTimeout: StopReason.TURN_TIMEOUT,
     RunTimeout: StopReason.RUN_TIMEOUT,
 }
 _INFRA_ENDINGS = frozenset(reason for cls, reason in _BY_CLASS.items() if issubclass(cls, InfraError))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from skyrl_gym.chat.tracker import TokenTracker
 from skyrl_gym.env import TextEnv, TurnResult
-from skyrl_gym.errors import PolicyError, PolicyTimeout, StopReason
+from skyrl_gym.errors import PolicyError, PolicyTimeout, StopReason, TurnTimeout
 from skyrl_gym.messages import Message, assistant
 from skyrl_gym.policy.base import Completion, Policy, Prompt, Sampling
+from skyrl_gym.rollout.requests import Deadlines
 from skyrl_gym.rollout.trajectory import Transition, Turn
 
 __all__ = ["Episode"]
@@ -25,15 +27,17 @@ class Episode:
         env: an environment that has been reset.
         policy: who answers.
         sampling: its settings; a seed is moved on by one each turn.
-        policy_s: deadline of one policy call, in seconds.
+        clocks: the deadlines of a policy call and of a turn.
         max_context: longest prompt plus completion in tokens, or None.
+        on_answer: told of each answer before it is acted on.
     """
 
     env: TextEnv
     policy: Policy
     sampling: Sampling
-    policy_s: float
+    clocks: Deadlines
     max_context: int | None = None
+    on_answer: Callable[[Turn], None] = lambda turn: None
     turns: list[Turn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -46,31 +50,49 @@ class Episode:
 
         Raises:
             PolicyError, SandboxError, EnvError: the machinery failed.
+            TurnTimeout: a turn took too long.
         """
         while True:
-            prompt, tracked = self._prompt()
-            sampling = self._fit(prompt)
-            if sampling is None:
-                return StopReason.CONTEXT_FULL
-            started = time.perf_counter()
-            completion = await self._ask(prompt, sampling)
-            asked = time.perf_counter()
-            action = self._action(completion)
-            turn = Turn(
-                message=assistant(action) if isinstance(action, str) else action,
-                transition=self._transition(completion, tracked),
-                finish_reason=completion.finish_reason,
-                seconds={"policy": asked - started},
-            )
-            if completion.finish_reason == "length":
-                # A cut completion is never executed, even where it looks like a whole call.
-                self.turns.append(turn)
-                return StopReason.LENGTH
-            result = await self._act(action, turn)
-            seconds = {**turn.seconds, "tools": time.perf_counter() - asked}
-            self.turns.append(_with_result(turn, result, seconds))
-            if result.stop is not None:
-                return result.stop
+            clock = asyncio.timeout(self.clocks.turn_s)
+            try:
+                async with clock:
+                    stop = await self._turn()
+            except TimeoutError as error:
+                if not clock.expired():
+                    raise
+                raise self._turn_timeout() from error
+            if clock.expired():
+                raise self._turn_timeout()
+            if stop is not None:
+                return stop
+
+    def _turn_timeout(self) -> TurnTimeout:
+        return TurnTimeout(f"turn {len(self.turns)} took longer than {self.clocks.turn_s:g} s")
+
+    async def _turn(self) -> StopReason | None:
+        prompt, tracked = self._prompt()
+        sampling = self._fit(prompt)
+        if sampling is None:
+            return StopReason.CONTEXT_FULL
+        started = time.perf_counter()
+        completion = await self._ask(prompt, sampling)
+        asked = time.perf_counter()
+        action = self._action(completion)
+        turn = Turn(
+            message=assistant(action) if isinstance(action, str) else action,
+            transition=self._transition(completion, tracked),
+            finish_reason=completion.finish_reason,
+            seconds={"policy": asked - started},
+        )
+        self.on_answer(turn)
+        if completion.finish_reason == "length":
+            # A cut completion is never executed, even where it looks like a whole call.
+            self.turns.append(turn)
+            return StopReason.LENGTH
+        result = await self._act(action, turn)
+        seconds = {**turn.seconds, "tools": time.perf_counter() - asked}
+        self.turns.append(_with_result(turn, result, seconds))
+        return result.stop
 
     def _prompt(self) -> tuple[Prompt, tuple[tuple[int, ...], bool] | None]:
         conversation, tools = self.env.conversation, self.env.tool_specs
@@ -90,17 +112,28 @@ class Episode:
         return None if room < 1 else replace(sampling, max_tokens=min(sampling.max_tokens, room))
 
     async def _ask(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        clock = asyncio.timeout(self.policy_s)
+        clock = asyncio.timeout(self.clocks.policy_s)
         try:
             async with clock:
                 completion = await self.policy.complete(prompt, sampling)
         except TimeoutError as error:
-            if not clock.expired():
+            if clock.expired():
+                raise self._policy_timeout() from error
+            raise PolicyError(f"{self.policy.name} raised TimeoutError: {error}") from error
+        except ConnectionError as error:
+            raise PolicyError(f"{self.policy.name}: {error}") from error
+        except asyncio.CancelledError as error:
+            if _is_being_cancelled():
                 raise
-            raise PolicyTimeout(f"{self.policy.name} gave no answer within {self.policy_s:g} s") from error
+            raise PolicyError(f"{self.policy.name} cancelled itself") from error
+        if clock.expired():  # it held on to the answer through its cancellation
+            raise self._policy_timeout()
         if completion.finish_reason == "abort":
             raise PolicyError(f"{self.policy.name} aborted the completion")
         return completion
+
+    def _policy_timeout(self) -> PolicyTimeout:
+        return PolicyTimeout(f"{self.policy.name} gave no answer within {self.clocks.policy_s:g} s")
 
     def _action(self, completion: Completion) -> Message | str:
         """The answer as a message, or as text that the environment's dialect parses."""
@@ -128,6 +161,11 @@ class Episode:
         except BaseException:
             self.turns.append(turn)
             raise
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _with_result(turn: Turn, result: TurnResult, seconds: dict[str, float]) -> Turn:

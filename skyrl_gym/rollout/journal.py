@@ -21,25 +21,32 @@ class Journal:
 
     Opening an existing journal continues it: a last line torn by a kill is cut off first. Use it as a
     context manager.
+
+    Args:
+        path: the file; folders above it are made.
+        fsync: wait until the disk has what is appended. Without it a crash of the machine, unlike one of the
+            program, may lose the last lines.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, fsync: bool = True) -> None:
         self.path = Path(path)
+        self._fsync = fsync
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab+")
         self._cut_torn_line()
 
-    def append(self, trajectory: Trajectory) -> None:
-        """Writes one line and waits until the disk has it.
+    def append(self, *trajectories: Trajectory) -> None:
+        """Writes one line each; all are there when it returns.
 
         Raises:
             OSError: it could not be written (a full disk); the journal is as it was before the call.
         """
         end = self._file.seek(0, os.SEEK_END)
         try:
-            self._file.write(encode_line(trajectory))
+            self._file.writelines(map(encode_line, trajectories))
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if self._fsync:
+                os.fsync(self._file.fileno())
         except OSError:
             with suppress(OSError):  # closing writes what is buffered, and fails again
                 self._file.close()

@@ -1,0 +1,127 @@
+"""Whatever fails wherever: N outcomes, bounds that hold, nothing left behind. On a virtual clock."""
+
+import asyncio
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skyrl_gym.rollout import FailurePolicy, Journal, RolloutLimits, read_journal
+from skyrl_gym.rollout.virtual import run_virtual
+from tests.rollout.world import CLOCKS, FAULTS, STAGES, World, play, requests_of, runner_in, tasks_of
+
+seconds = st.fixed_dictionaries({stage: st.sampled_from([0.0, 0.1, 1.0, 5.0]) for stage in STAGES})
+healthy = st.fixed_dictionaries({"seconds": seconds})
+faulty = st.fixed_dictionaries(
+    {
+        "seconds": seconds,
+        "at": st.sampled_from(STAGES),
+        "fault": st.sampled_from(FAULTS),
+        "turn": st.sampled_from([0, 1]),
+    }
+)
+rows = st.lists(st.one_of(healthy, faulty), max_size=10)
+limits = st.builds(
+    RolloutLimits,
+    live=st.integers(1, 6),
+    setup=st.integers(1, 4),
+    run=st.one_of(st.none(), st.integers(1, 4)),
+    ready=st.integers(0, 3),
+    grade=st.integers(1, 3),
+    retries=st.integers(0, 2),
+)
+CALM = FailurePolicy(abort_share=1.0, trip_after=1_000)
+
+
+@settings(max_examples=150)
+@given(rows, limits, st.integers(1, 3))
+def test_n_requests_give_n_typed_outcomes_within_bounds_and_leave_nothing(
+    rows: list[dict[str, Any]], limits: RolloutLimits, samples: int
+) -> None:
+    world = World()
+    found, ended = play(world, rows, samples=samples, limits=limits, failures=CALM)
+    wanted = {(f"t{i}", sample) for i in range(len(rows)) for sample in range(samples)}
+    assert Counter((t.task_id, t.sample) for t in found) == Counter(wanted)
+    assert all((t.reward is not None) == t.stop_reason.valid for t in found)
+    assert all(t.error is not None for t in found if not t.stop_reason.valid)
+    assert world.opened == world.closed
+    assert world.stages.total() == 0
+    assert world.most["live"] <= limits.live
+    assert world.most["setup"] <= limits.setup
+    assert world.most["grade"] <= limits.grade
+    assert ended < 200 * (1 + len(wanted)) * (1 + limits.retries)
+
+
+@settings(max_examples=75)
+@given(st.lists(healthy, max_size=16), limits)
+def test_what_is_prepared_ahead_is_bounded(rows: list[dict[str, Any]], limits: RolloutLimits) -> None:
+    world = World()
+    most_ready = 0
+
+    def look(metrics: Any) -> None:
+        nonlocal most_ready
+        most_ready = max(most_ready, metrics.ready)
+        assert metrics.run <= limits.running
+        assert metrics.live <= limits.live
+
+    found, _ = play(world, rows, limits=limits, on_metrics=look, metrics_every_s=0.0)
+    assert all(t.valid for t in found)
+    assert most_ready <= limits.ready
+
+
+@settings(max_examples=75)
+@given(rows, limits, st.floats(0, 40))
+def test_a_reader_that_leaves_at_any_moment_leaves_nothing_behind(
+    rows: list[dict[str, Any]], limits: RolloutLimits, leaves_at: float
+) -> None:
+    world, tasks = World(), tasks_of(rows)
+
+    async def read(journal: Journal) -> None:
+        runner = runner_in(world, tasks, limits=limits, failures=CALM, journal=journal)
+        async for _ in runner.run(requests_of(tasks)):
+            pass
+
+    async def leave(journal: Journal) -> None:
+        reading = asyncio.create_task(read(journal))
+        await asyncio.wait({reading}, timeout=leaves_at)
+        reading.cancel()
+        await asyncio.wait({reading}, timeout=120)
+        assert reading.done()
+        assert world.opened == world.closed
+        await asyncio.sleep(100)
+        assert len(asyncio.all_tasks()) == 1
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.jsonl"
+        with Journal(path, fsync=False) as journal:
+            run_virtual(leave(journal))
+        kept = list(read_journal(path))
+    assert len({t.key for t in kept}) == len(kept)
+    assert world.stages.total() == 0
+
+
+@settings(max_examples=50)
+@given(rows, limits, st.floats(0.1, 30))
+def test_the_runs_own_clock_ends_it_with_every_trace_kept(
+    rows: list[dict[str, Any]], limits: RolloutLimits, run_s: float
+) -> None:
+    world = World()
+    found, ended = play(world, rows, limits=limits, failures=CALM, deadlines=replace(CLOCKS, run_s=run_s))
+    assert Counter(t.task_id for t in found) == Counter(f"t{i}" for i in range(len(rows)))
+    assert ended <= run_s + CLOCKS.teardown_s + 2 * CLOCKS.stop_s + 1
+    assert world.opened == world.closed
+
+
+@settings(max_examples=50)
+@given(rows)
+def test_a_failure_of_the_machinery_changes_nobody_elses_outcome(rows: list[dict[str, Any]]) -> None:
+    world = World()
+    found, _ = play(world, rows, failures=CALM)
+    for trajectory in found:
+        row = rows[int(trajectory.task_id[1:])]
+        if "fault" not in row or row["at"] == "teardown":
+            assert (trajectory.stop_reason, trajectory.reward) == ("done", 1.0)

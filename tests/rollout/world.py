@@ -123,7 +123,7 @@ async def happen(task: Task, stage: str) -> None:
         case "bug":
             raise TypeError("planted bug")
         case "hang":
-            await asyncio.sleep(1e6)
+            await asyncio.sleep(90.0)  # longer than every clock, and over when the world looks for what is left
         case "deaf":
             await ignoring_cancellation(40.0)
         case "late":

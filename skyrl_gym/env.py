@@ -23,7 +23,7 @@ from skyrl_gym.background import BackgroundLoop, call_hook
 from skyrl_gym.chat.dialects import get_dialect
 from skyrl_gym.errors import ConfigError, GradeError, MessageError, StopReason
 from skyrl_gym.messages import Conversation, Message, ToolCall, add_text, format_transcript, tool_result, user
-from skyrl_gym.outcomes import Grade, TurnResult
+from skyrl_gym.outcomes import Grade, Streaks, TurnResult
 from skyrl_gym.probes import NOTHING, Probe
 from skyrl_gym.recording import Recording, ToolRecorder
 from skyrl_gym.spaces import Action, ConversationSpace, ToolSpace, as_message
@@ -183,9 +183,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._conversation: Conversation = ()
         self._transcript: Conversation = ()
         self._turns = 0
-        self._invalid_in_a_row = 0
-        self._last_turn: tuple[Any, ...] = ()
-        self._same_in_a_row = 0
+        self._streaks = Streaks()
         self._stop: StopReason | None = None
 
     def use_recording(self, recording: Recording) -> None:
@@ -243,9 +241,10 @@ class TextEnv(gym.Env[Conversation, Action]):
         message = self._as_message(action)
         self._turns += 1
         result = await (self._run_tools(message) if message.tool_calls else self._answer_text(message))
-        self._invalid_in_a_row = self._invalid_in_a_row + 1 if result.invalid else 0
-        self._count_repeats(result)
-        result = replace(result, stop=result.stop or self._limit_reached())
+        self._streaks = self._streaks.after(result)
+        over = StopReason.MAX_TURNS if self._turns >= self.max_turns else None
+        stop = result.stop or self._streaks.stop(self.max_invalid, self.max_repeats) or over
+        result = replace(result, stop=stop)
         self._stop = result.stop
         if result.stop is None and (notice := self.notice(result)):
             result = replace(result, observations=add_text(result.observations, notice))
@@ -398,17 +397,3 @@ class TextEnv(gym.Env[Conversation, Action]):
             return TurnResult(message, (user(answer),), invalid=True)
         stop = StopReason.DONE if answer.ends_episode else None
         return TurnResult(message, (user(answer.content),), answer.reward, answer.invalid, stop=stop)
-
-    def _count_repeats(self, result: TurnResult) -> None:
-        """An action counts as repeated only where its result is the same: polling something that moves is work."""
-        calls = [(call.name, call.arguments) for call in result.action.tool_calls]
-        turn = (result.action.content, calls, [message.content for message in result.observations])
-        self._same_in_a_row = self._same_in_a_row + 1 if turn == self._last_turn else 1
-        self._last_turn = turn
-
-    def _limit_reached(self) -> StopReason | None:
-        if self._invalid_in_a_row >= self.max_invalid:
-            return StopReason.INVALID_CALLS
-        if self._same_in_a_row >= self.max_repeats:
-            return StopReason.REPEATED_ACTION
-        return StopReason.MAX_TURNS if self._turns >= self.max_turns else None

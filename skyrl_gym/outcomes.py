@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from skyrl_gym.errors import StopReason
 from skyrl_gym.messages import Conversation, Message
 
-__all__ = ["Grade", "TurnResult"]
+__all__ = ["Grade", "Streaks", "TurnResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,27 @@ class TurnResult:
     invalid: bool = False
     context_edit: bool = False
     stop: StopReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Streaks:
+    """What has happened in a row: unusable answers, and the same action with the same result.
+
+    Polling something that moves is no repetition.
+    """
+
+    invalid: int = 0
+    same: int = 0
+    last: tuple[Any, ...] = ()
+
+    def after(self, result: TurnResult) -> Streaks:
+        """One turn later."""
+        calls = [(call.name, call.arguments) for call in result.action.tool_calls]
+        turn = (result.action.content, calls, [message.content for message in result.observations])
+        return Streaks(self.invalid + 1 if result.invalid else 0, self.same + 1 if turn == self.last else 1, turn)
+
+    def stop(self, max_invalid: int, max_same: int) -> StopReason | None:
+        """The limit that is reached."""
+        if self.invalid >= max_invalid:
+            return StopReason.INVALID_CALLS
+        return StopReason.REPEATED_ACTION if self.same >= max_same else None

@@ -181,6 +181,8 @@ def _check_gradable(instance: Instance) -> None:
 async def _prepare(box: Sandbox, instance: Instance) -> None:
     image = _image(instance)
     await box.write(ACTIVATION, _ACTIVATE.format(image.activate or ":").encode())
+    # The first shell may be older than the file.
+    await (await box.shell()).run(f". {ACTIVATION}", timeout_s=SETUP_S)
     if instance.injected:
         await _apply(box, image, instance.patch, reverse=not instance.reversed)
 

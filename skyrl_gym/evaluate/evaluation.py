@@ -13,7 +13,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from skyrl_gym.errors import ConfigError
+from skyrl_gym.errors import ConfigError, StopReason
 from skyrl_gym.evaluate.known import KnownPlayer, KnownRunner
 from skyrl_gym.evaluate.metrics import Summary, default_ks, is_judged, summarise
 from skyrl_gym.evaluate.runs import EXCLUDED, JOURNAL, in_use, open_run, provenance, write_json, write_whole
@@ -102,9 +102,10 @@ async def evaluate(
             play = _Play(policy, sampling, seeds, samples, env_kwargs or {}, limits, deadlines, journal)
             missing = [request for request in wanted if request.key not in scores.done]
             stopped = await _until(play.run(missing, meter), scores.add, meter)
-        found = summarise(read_journal(out_dir / JOURNAL), ks or default_ks(tries), seeds=seeds, samples=samples)
+        ended = (t for t in read_journal(out_dir / JOURNAL) if t.stop_reason is not StopReason.CANCELLED)
+        found = summarise(ended, ks or default_ks(tries), seeds=seeds, samples=samples)
         spending = meter.spending if meter.spending.completions else None
-        not_run = len(wanted) - len(scores.done)
+        not_run = len(wanted) - found.total
         summary = replace(found, not_run=not_run, stopped=stopped, spending=spending)
         write_json(out_dir / "summary.json", summary.to_json())
     return summary
@@ -218,7 +219,8 @@ def _take_over(out_dir: Path, scores: _Scores, retry_excluded: bool) -> None:
         return
     judged = []
     for trajectory in read_journal(journal):
-        judged.append(is_judged(trajectory) or not retry_excluded)
+        cut = trajectory.stop_reason is StopReason.CANCELLED
+        judged.append(is_judged(trajectory) or not (retry_excluded or cut))
         if judged[-1]:
             scores.add(trajectory)
     if all(judged):

@@ -97,11 +97,12 @@ class Delivery:
         self._readable.set()
 
     def _append(self, batch: tuple[Trajectory, ...]) -> None:
-        if self._journal is None:
+        if (journal := self._journal) is None:
             return
         try:
-            self._journal.append(*batch)
+            journal.append(*batch)
         except OSError as error:
+            self._journal = None  # what did not fit would be written twice
             raise UserError(
-                f"can't write the journal {self._journal.path}: {error.strerror}; what was finished before is kept"
+                f"can't write the journal {journal.path}: {error.strerror}; what was finished before is kept"
             ) from error

@@ -18,6 +18,7 @@ from skyrl_gym.rollout.delivery import Delivery
 from skyrl_gym.rollout.failures import Breaker, part_of
 from skyrl_gym.rollout.intake import Requests, intake_of
 from skyrl_gym.rollout.metrics import RunMetrics, Tally
+from skyrl_gym.rollout.places import AttemptPlaces
 from skyrl_gym.rollout.requests import RolloutRequest
 from skyrl_gym.rollout.schedule import Backlog, Order, Slots, Waiting
 from skyrl_gym.rollout.trajectory import Trajectory, Turn
@@ -218,7 +219,7 @@ class Run:
     def _begin(self, waiting: Waiting) -> None:
         self._begun += waiting.attempt == 0
         self.setup.take()
-        attempt = Attempt(self.runner, _Places(self, waiting), waiting.request, waiting.attempt)
+        attempt = Attempt(self.runner, AttemptPlaces(self, self.order(waiting)), waiting.request, waiting.attempt)
         self._numbers[attempt] = waiting.number
         probe = self._breaker.begin()
         task = asyncio.create_task(self._play(attempt, probe), name=f"task {waiting.request.task.id}")
@@ -377,38 +378,6 @@ class Run:
                 stuck=stuck_among(self._live.values(), now),
             )
         )
-
-
-class _Places:
-    """The place of one attempt: in setup at first, then on its way to run and to grade."""
-
-    def __init__(self, run: Run, waiting: Waiting) -> None:
-        self._run = run
-        self._order = run.order(waiting)
-        self._held: Slots | None = run.setup
-
-    async def to_run(self) -> None:
-        await self._move(self._run.running)
-
-    async def to_grade(self) -> None:
-        await self._move(self._run.grading)
-
-    async def _move(self, slots: Slots) -> None:
-        self.leave()
-        await slots.acquire(self._order)
-        self._held = slots
-
-    def leave(self) -> None:
-        if self._held is not None:
-            held, self._held = self._held, None
-            held.release()
-            self._run.wake()
-
-    def prepared(self) -> None:
-        self._run.works()
-
-    def answered(self, turn: Turn) -> None:
-        self._run.works(turn)
 
 
 def _same_group(one: RolloutRequest, other: RolloutRequest) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.rollout.trajectory import Trajectory
@@ -33,15 +33,14 @@ class Journal:
         self._fsync = fsync
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab+")
-        self._cut_torn_line()
+        _cut_torn_line(self._file)
 
     def append(self, *trajectories: Trajectory) -> None:
         """Writes one line each; all are there when it returns.
 
         Raises:
-            OSError: it could not be written (a full disk); the journal is as it was before the call.
+            OSError: it could not be written (a full disk); of the new lines the journal has those that fitted whole.
         """
-        end = self._file.seek(0, os.SEEK_END)
         try:
             self._file.writelines(map(encode_line, trajectories))
             self._file.flush()
@@ -50,7 +49,8 @@ class Journal:
         except OSError:
             with suppress(OSError):  # closing writes what is buffered, and fails again
                 self._file.close()
-            os.truncate(self.path, end)
+            with self.path.open("rb+") as file:
+                _cut_torn_line(file)
             raise
 
     def close(self) -> None:
@@ -65,19 +65,20 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _cut_torn_line(self) -> None:
-        size = self._file.seek(0, os.SEEK_END)
-        end = size
-        while end > 0:
-            start = max(0, end - 65_536)
-            self._file.seek(start)
-            newline = self._file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
-        if end < size:
-            self._file.truncate(end)
+
+def _cut_torn_line(file: BinaryIO) -> None:
+    size = file.seek(0, os.SEEK_END)
+    end = size
+    while end > 0:
+        start = max(0, end - 65_536)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end < size:
+        file.truncate(end)
 
 
 def encode_line(trajectory: Trajectory) -> bytes:

@@ -256,3 +256,34 @@ def test_an_environment_that_can_not_be_forked_says_so() -> None:
     with pytest.raises(ConfigError, match=r"Plain can't be forked.*branch\(\)"):
         env.fork()
     env.close()
+
+
+def test_the_same_action_with_the_same_result_again_and_again_ends_the_episode() -> None:
+    class Lamp(TextEnv):
+        default_max_turns = 50
+
+        def setup(self, task: Task) -> str:
+            self.looks = 0
+            return "Look."
+
+        @tool
+        def look(self) -> str:
+            """Looks."""
+            return "dark"
+
+        @tool
+        def wait(self) -> str:
+            """Waits."""
+            self.looks += 1
+            return f"{self.looks} minutes"
+
+        def grade(self) -> float:
+            return 0.0
+
+    env = Lamp(tasks=TaskSet.from_rows([{"id": "t"}]), max_repeats=4)
+    env.reset()
+    for _ in range(10):
+        assert not any(env.step(ToolCall("wait"))[2:4]), "waiting for something that moves is no repetition"
+    endings = [env.step(ToolCall("look"))[4].get("stop_reason") for _ in range(4)]
+    assert endings == [None, None, None, "repeated_action"]
+    env.close()

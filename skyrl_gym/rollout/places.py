@@ -1,0 +1,51 @@
+"""Where an attempt is among the places that a run has for each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from skyrl_gym.rollout.schedule import Order, Slots
+from skyrl_gym.rollout.trajectory import Turn
+
+if TYPE_CHECKING:
+    from skyrl_gym.rollout.engine import Run
+
+__all__ = ["AttemptPlaces"]
+
+
+class AttemptPlaces:
+    """The place of one attempt: in setup at first, then on its way to run and to grade."""
+
+    def __init__(self, run: Run, order: Callable[[], Order]) -> None:
+        self._run = run
+        self._order = order
+        self._held: Slots | None = run.setup
+
+    async def to_run(self) -> None:
+        """Leaves the setup stage and waits for a place to run."""
+        await self._move(self._run.running)
+
+    async def to_grade(self) -> None:
+        """Leaves the run stage and waits for a place to grade."""
+        await self._move(self._run.grading)
+
+    async def _move(self, slots: Slots) -> None:
+        self.leave()
+        await slots.acquire(self._order)
+        self._held = slots
+
+    def leave(self) -> None:
+        """Gives back whatever place is held."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            held.release()
+            self._run.wake()
+
+    def prepared(self) -> None:
+        """An environment could be prepared."""
+        self._run.works()
+
+    def answered(self, turn: Turn) -> None:
+        """The policy has answered."""
+        self._run.works(turn)

@@ -67,7 +67,7 @@ class Server:
 
 def seconds_a_step(staleness: int, step_s: float) -> float:
     loop, server = BackgroundLoop("benchmark"), Server()
-    live = GROUPS * SIZE // (1 + staleness)
+    live = GROUPS * SIZE
     runner = Runner(
         server,
         Sampling(seed=0),

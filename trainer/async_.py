@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 
 import torch
@@ -34,7 +34,7 @@ class AsyncSource:
         group_size: trajectories of a task.
         groups_per_step: of all processes together; a multiple of their number.
         staleness: steps that a token may be older than the weights it trains; 0 plays and steps by turns.
-        runner: plays them, each step's new groups by a run of its own: up to `staleness + 1` at once.
+        runner: plays them, all in one run that ends with the training.
         policy: whom the runner asks.
         loop: where it runs.
         share: of this process, in whole groups.
@@ -73,7 +73,9 @@ class AsyncSource:
         self._finished = finished or Finished()
         self._step_began = stream.position
         self._groups: dict[int, _Group] = {}  # begun or being waited for, by number
-        self._waves: set[asyncio.Task[None]] = set()
+        self._bound = stream.position  # groups before it may be begun
+        self._room = asyncio.Event()
+        self._playing: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
 
@@ -92,7 +94,10 @@ class AsyncSource:
 
     async def _draw(self, groups: int) -> list[Trajectory]:
         first, self.position = self.position, self.position + groups
-        self._begin(max(self._step_began + self._ahead, self.position))
+        self._bound = max(self._bound, self._step_began + self._ahead, self.position)
+        self._room.set()
+        if self._playing is None:
+            self._playing = asyncio.create_task(self._play())
         found: list[Trajectory] = []
         for number in range(first, self.position):
             if number % self._share.world == self._share.rank:
@@ -104,21 +109,20 @@ class AsyncSource:
             raise self._failure
         return found
 
-    def _begin(self, bound: int) -> None:
-        """Begins this process's groups up to a number."""
-        requests: list[RolloutRequest] = []
-        while self._stream.position < bound:
+    async def _requests(self) -> AsyncIterator[RolloutRequest]:
+        """Without end: the next request, as soon as its group may be begun."""
+        while True:
+            while self._stream.position >= self._bound:
+                self._room.clear()
+                await self._room.wait()
             draw = self._stream.next()
             if draw.number % self._share.world == self._share.rank:
-                requests += self._missing(draw)
-        if requests:
-            wave = asyncio.create_task(self._play(requests))
-            self._waves.add(wave)
-            wave.add_done_callback(self._waves.discard)
+                for request in self._missing(draw):
+                    yield request
 
-    async def _play(self, requests: list[RolloutRequest]) -> None:
+    async def _play(self) -> None:
         try:
-            async with aclosing(self._runner.run(requests)) as played:
+            async with aclosing(self._runner.run(self._requests())) as played:
                 async for trajectory in played:
                     self._take(trajectory)
         except Exception as error:  # noqa: BLE001 - handed to whoever waits for a group
@@ -146,10 +150,9 @@ class AsyncSource:
         return self._groups.setdefault(number, _Group())
 
     async def _stop(self) -> None:
-        for wave in self._waves:
-            wave.cancel()
-        if self._waves:
-            await asyncio.wait(self._waves)
+        if self._playing is not None:
+            self._playing.cancel()
+            await asyncio.wait({self._playing})
 
 
 class _Group:

@@ -237,9 +237,7 @@ def _sampling(recipe: Recipe, temperature: float) -> Sampling:
 
 
 def _limits(recipe: Recipe) -> RolloutLimits:
-    # Asynchronous training has a run under way for each step that it plays ahead; the bound is theirs together.
-    live = max(1, recipe.rollout.live // (1 + recipe.rollout.staleness))
-    return RolloutLimits(live=live, max_context=recipe.rollout.max_context)
+    return RolloutLimits(live=recipe.rollout.live, max_context=recipe.rollout.max_context)
 
 
 def _config(recipe: Recipe, folder: Path) -> MultiTurnGRPOConfig:

@@ -58,5 +58,7 @@ class VllmPolicy(OpenAIPolicy):
                 await asyncio.sleep(0.02)
             yield
         finally:
-            await self._servers.post_to_all("/resume")
-            self._may_ask.set()
+            try:
+                await self._servers.post_to_all("/resume")
+            finally:
+                self._may_ask.set()  # also where a server died: its requests fail and are tried elsewhere

@@ -332,6 +332,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.timeout(600)
 def test_two_thousand_completions_at_once_cost_little_more_each_than_a_hundred() -> None:
     """CPU time of the client's process: the server has one of its own."""
     root = str(Path(__file__).parents[2])

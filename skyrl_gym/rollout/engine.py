@@ -31,6 +31,8 @@ __all__ = ["Run"]
 
 _log = logging.getLogger(__name__)
 
+BEHIND_S = 1.0
+
 
 class Run:
     """The state of one call of `Runner.run`, as a context: leaving it frees everything.
@@ -251,11 +253,8 @@ class Run:
         """Tries again, or finishes."""
         reason, error = trajectory.stop_reason, attempt.error
         down = self._hear_of_the_machinery(error, trajectory, probe)
-        # What fails while a part is down for everyone costs no retry, but for the probe: a task that
-        # always fails must not be the probe for ever.
-        free = down and not probe
-        if reason.retry and (free or self._may_retry(attempt)):
-            self._again(attempt, trajectory, free=free)
+        if reason.retry and (down or self._may_retry(attempt)):
+            self._again(attempt, trajectory, free=down)
             return
         if trajectory.valid:
             self.runner.estimates.learn(attempt.request, trajectory.seconds)
@@ -285,14 +284,15 @@ class Run:
         )
 
     def _again(self, attempt: Attempt, trajectory: Trajectory, *, free: bool) -> None:
-        number, request = self._numbers.pop(attempt), attempt.request
+        """Puts a request back. What fails while a part is down for everyone costs no retry."""
+        number, request, now = self._numbers.pop(attempt), attempt.request, self._loop.time()
         self._tally.retries += not free
-        wait_s = self.runner.failures.pause(attempt.number)
-        _log.warning(
-            "%s, attempt %d: %s; again in %.1f s", request.task.id, attempt.number + 1, trajectory.stop_reason, wait_s
-        )
-        waiting = Waiting(request, number, attempt.number + (not free))
-        heappush(self._later, (self._loop.time() + wait_s, number, waiting))
+        due = now + self.runner.failures.pause(attempt.number)
+        if free and (probe := self._breaker.next_probe()) is not None:
+            due = max(due, probe + BEHIND_S)  # so that another one is the next probe: this may be what always fails
+        text = "%s, attempt %d: %s; again in %.1f s"
+        _log.warning(text, request.task.id, attempt.number + 1, trajectory.stop_reason, due - now)
+        heappush(self._later, (due, number, Waiting(request, number, attempt.number + (not free))))
 
     def _finish(self, attempt: Attempt, trajectory: Trajectory) -> None:
         del self._numbers[attempt]

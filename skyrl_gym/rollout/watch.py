@@ -43,15 +43,28 @@ def stuck_among(attempts: Iterable[Watched], now: float) -> tuple[Stuck, ...]:
 
 
 def waiting_stack(task: asyncio.Task[Any]) -> tuple[str, ...]:
-    """Where a task waits: one line a coroutine, outermost first. (`Task.get_stack` gives the outermost alone.)"""
-    lines = []
-    awaited: Any = task.get_coro()
-    while awaited is not None:
-        frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
-        if frame is not None:
-            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}")
-        awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")
+    """Where a task waits: one line a coroutine, outermost first, through the tasks that it waits for.
+
+    (`Task.get_stack` gives the outermost line alone.)
+    """
+    lines: list[str] = []
+    current: asyncio.Task[Any] | None = task
+    while current is not None:
+        awaited: Any = current.get_coro()
+        while awaited is not None:
+            frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
+            if frame is not None:
+                lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}")
+            awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")
+        current = _waited_for(current)
     return tuple(lines)
+
+
+def _waited_for(task: asyncio.Task[Any]) -> asyncio.Task[Any] | None:
+    """The task that a task waits for, alone or in a `gather`; asyncio has no public name for it."""
+    future = getattr(task, "_fut_waiter", None)
+    tasks = getattr(future, "_children", [future])
+    return next((found for found in tasks if isinstance(found, asyncio.Task) and not found.done()), None)
 
 
 def _first(thing: Any, *names: str) -> Any:

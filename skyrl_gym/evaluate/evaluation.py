@@ -16,13 +16,23 @@ from typing import Any
 from skyrl_gym.errors import ConfigError, StopReason
 from skyrl_gym.evaluate.known import KnownPlayer, KnownRunner
 from skyrl_gym.evaluate.metrics import Summary, default_ks, is_judged, summarise
-from skyrl_gym.evaluate.runs import EXCLUDED, JOURNAL, in_use, open_run, provenance, write_json, write_whole
+from skyrl_gym.evaluate.runs import (
+    EXCLUDED,
+    JOURNAL,
+    ROLLOUT_METRICS,
+    in_use,
+    open_run,
+    provenance,
+    write_json,
+    write_whole,
+)
 from skyrl_gym.evaluate.spending import Caps, Meter, Prices, metered
 from skyrl_gym.policy import Policy, Sampling
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.rollout import (
     Deadlines,
     Journal,
+    MetricsLog,
     RolloutLimits,
     RolloutRequest,
     Runner,
@@ -98,8 +108,8 @@ async def evaluate(
         _begin(out_dir, settings, begun)
         _take_over(out_dir, scores, retry_excluded)
         meter = Meter(out_dir, caps, prices)
-        with Journal(out_dir / JOURNAL) as journal:
-            play = _Play(policy, sampling, seeds, samples, env_kwargs or {}, limits, deadlines, journal)
+        with Journal(out_dir / JOURNAL) as journal, MetricsLog(out_dir / ROLLOUT_METRICS) as metrics:
+            play = _Play(policy, sampling, seeds, samples, env_kwargs or {}, limits, deadlines, journal, metrics)
             missing = [request for request in wanted if request.key not in scores.done]
             stopped = await _until(play.run(missing, meter), scores.add, meter)
         ended = (t for t in read_journal(out_dir / JOURNAL) if t.stop_reason is not StopReason.CANCELLED)
@@ -123,6 +133,7 @@ class _Play:
     limits: RolloutLimits
     deadlines: Deadlines
     journal: Journal
+    metrics: MetricsLog
 
     async def run(self, requests: Sequence[RolloutRequest], meter: Meter) -> AsyncGenerator[Trajectory, None]:
         """One trajectory a request: sample i belongs to the seed at i // samples, and each seed has its turn."""
@@ -139,7 +150,9 @@ class _Play:
             live, retries = self.limits.live, self.limits.retries
             return KnownRunner(self.policy, self.env_kwargs, live, retries, self.deadlines, self.journal)
         policy = metered(self.policy, meter)
-        return Runner(policy, sampling, self.env_kwargs, self.limits, self.deadlines, self.journal)
+        return Runner(
+            policy, sampling, self.env_kwargs, self.limits, self.deadlines, self.journal, on_metrics=self.metrics
+        )
 
 
 async def _until(

@@ -36,6 +36,7 @@ __all__ = ["EXCLUDED", "JOURNAL", "Run", "in_use", "open_run", "provenance", "wr
 
 JOURNAL = "trajectories.jsonl"
 EXCLUDED = "excluded.jsonl"
+ROLLOUT_METRICS = "rollout.jsonl"
 KINDS = ("eval", "suite", "train")
 
 

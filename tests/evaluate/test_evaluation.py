@@ -48,7 +48,7 @@ def test_a_run_folder_holds_what_was_asked_and_what_came(guess: str, tmp_path: P
     assert held.config["sampling"]["seed"] == 7 and held.config["tasks"]["count"] == 4
     assert held.provenance["python"] and held.provenance["packages"]["skyrl-suite"]
     assert len(list(held.trajectories())) == 12
-    files = {".lock", "run.json", "trajectories.jsonl", "summary.json", "spending.json"}
+    files = {".lock", "run.json", "rollout.jsonl", "trajectories.jsonl", "summary.json", "spending.json"}
     assert {file.name for file in held.path.iterdir()} == files
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from skyrl_gym.errors import InfraError, RunAborted, StopReason, UserError
+from skyrl_gym.errors import RunAborted, StopReason, UserError
 from skyrl_gym.policy.base import ReportsLoad
 from skyrl_gym.rollout.admission import admit_by_load
 from skyrl_gym.rollout.attempt import Attempt, never_begun
@@ -252,7 +252,7 @@ class Run:
     def _judge(self, attempt: Attempt, trajectory: Trajectory, probe: bool) -> None:
         """Tries again, or finishes."""
         reason, error = trajectory.stop_reason, attempt.error
-        down = self._hear_of_the_machinery(error, trajectory, probe)
+        down = self._hear_of_the_machinery(error, probe)
         if reason.retry and (down or self._may_retry(attempt)):
             self._again(attempt, trajectory, free=down)
             return
@@ -264,14 +264,10 @@ class Run:
         elif self._mostly_fails():
             self._fail(RunAborted(f"too much of the machinery fails: {dict(self._tally.finished)}"))
 
-    def _hear_of_the_machinery(self, error: BaseException | None, trajectory: Trajectory, probe: bool) -> bool:
-        """Notes what worked and what did not; gives whether what failed is down for everyone."""
+    def _hear_of_the_machinery(self, error: BaseException | None, probe: bool) -> bool:
+        """Notes what failed; gives whether that is down for everyone."""
         down = False
-        if trajectory.valid:
-            self._breaker.works("grader")
-            self._breaker.works("environment")
-        elif isinstance(error, InfraError):
-            part = part_of(error)
+        if (part := part_of(error)) is not None:
             self._breaker.fails(part, self._loop.time())
             down = self._breaker.is_down(part)
         if probe:

@@ -6,25 +6,23 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from skyrl_gym.errors import ConfigError, GradeError, PolicyError, SandboxError, SetupError
+from skyrl_gym.errors import ConfigError, PolicyError, SandboxError
 
 __all__ = ["Breaker", "FailurePolicy", "Part", "part_of"]
 
-Part: TypeAlias = Literal["policy", "sandbox", "grader", "environment"]
-"""A part of the machinery that can be down for everyone at once."""
+Part: TypeAlias = Literal["policy", "sandbox"]
+"""A part of the machinery that all trajectories share, so that it can be down for everyone at once."""
 
 
-def part_of(error: BaseException) -> Part:
-    """Which part of the machinery an infrastructure failure speaks of, by class hierarchy."""
+def part_of(error: BaseException | None) -> Part | None:
+    """Which shared part a failure speaks of, by class hierarchy; None where it is a trajectory's own."""
     match error:
         case PolicyError():
             return "policy"
-        case SandboxError() | SetupError():
+        case SandboxError():
             return "sandbox"
-        case GradeError():
-            return "grader"
         case _:
-            return "environment"
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ class PlainLines:
         self._clock = clock
         self._stage = ""
         self._last = 0.0
+        self._ended = False
         self._pace = _Pace(0.0, 0)
 
     def __call__(self, progress: Progress) -> None:
@@ -108,9 +109,10 @@ class PlainLines:
         now = self._clock()
         first = progress.stage != self._stage
         if first:
-            self._stage, self._pace = progress.stage, _Pace(now, progress.done)
-        if first or now - self._last >= LINE_EVERY_S or progress.done == progress.total > 0:
-            self._last = now
+            self._stage, self._pace, self._ended = progress.stage, _Pace(now, progress.done), False
+        ends = progress.done == progress.total > 0 and not self._ended
+        if first or ends or now - self._last >= LINE_EVERY_S:
+            self._last, self._ended = now, self._ended or ends
             self._print(progress, describe(progress, self._pace.seconds_left(progress, now)))
 
     def _print(self, progress: Progress, text: str) -> None:
@@ -123,8 +125,12 @@ def describe(progress: Progress, seconds_left: float | None = None) -> str:
     """The time left, the reward, the details and the message, those that there are."""
     left = "" if seconds_left is None else f"about {_duration(seconds_left)} left"
     named = {} if progress.reward is None else {"reward": progress.reward}
-    numbers = [f"{name} {value:.3g}" for name, value in (named | dict(progress.detail)).items()]
+    numbers = [f"{name} {_number(value)}" for name, value in (named | dict(progress.detail)).items()]
     return ", ".join(filter(None, [left, *numbers, progress.message]))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
 def _duration(seconds: float) -> str:

@@ -33,8 +33,10 @@ from skyrl_gym.rollout import (
     Deadlines,
     Journal,
     MetricsLog,
+    OnMetrics,
     RolloutLimits,
     RolloutRequest,
+    RunMetrics,
     Runner,
     Trajectory,
     read_journal,
@@ -108,8 +110,13 @@ async def evaluate(
         _begin(out_dir, settings, begun)
         _take_over(out_dir, scores, retry_excluded)
         meter = Meter(out_dir, caps, prices)
-        with Journal(out_dir / JOURNAL) as journal, MetricsLog(out_dir / ROLLOUT_METRICS) as metrics:
-            play = _Play(policy, sampling, seeds, samples, env_kwargs or {}, limits, deadlines, journal, metrics)
+        with Journal(out_dir / JOURNAL) as journal, MetricsLog(out_dir / ROLLOUT_METRICS) as log:
+
+            def watch(metrics: RunMetrics) -> None:
+                log(metrics)
+                scores.watch(metrics)
+
+            play = _Play(policy, sampling, seeds, samples, env_kwargs or {}, limits, deadlines, journal, watch)
             missing = [request for request in wanted if request.key not in scores.done]
             stopped = await _until(play.run(missing, meter), scores.add, meter)
         ended = (t for t in read_journal(out_dir / JOURNAL) if t.stop_reason is not StopReason.CANCELLED)
@@ -133,7 +140,7 @@ class _Play:
     limits: RolloutLimits
     deadlines: Deadlines
     journal: Journal
-    metrics: MetricsLog
+    on_metrics: OnMetrics
 
     async def run(self, requests: Sequence[RolloutRequest], meter: Meter) -> AsyncGenerator[Trajectory, None]:
         """One trajectory a request: sample i belongs to the seed at i // samples, and each seed has its turn."""
@@ -151,7 +158,7 @@ class _Play:
             return KnownRunner(self.policy, self.env_kwargs, live, retries, self.deadlines, self.journal)
         policy = metered(self.policy, meter)
         return Runner(
-            policy, sampling, self.env_kwargs, self.limits, self.deadlines, self.journal, on_metrics=self.metrics
+            policy, sampling, self.env_kwargs, self.limits, self.deadlines, self.journal, on_metrics=self.on_metrics
         )
 
 
@@ -181,18 +188,28 @@ async def _until(
 
 
 class _Scores:
-    """How far the evaluation is."""
+    """How far the evaluation is, and what its runner is at."""
 
     def __init__(self, stage: str, total: int, on_progress: OnProgress) -> None:
         self.done: set[tuple[str, str, int]] = set()
         self._stage, self._total, self._on_progress = stage, total, on_progress
         self._judged, self._reward = 0, 0.0
+        self._headline: Mapping[str, float] = {}
+        self._trouble = ""
 
     def add(self, trajectory: Trajectory) -> None:
         """Counts one trajectory and tells."""
         self.done.add(trajectory.key)
         if is_judged(trajectory):
             self._judged, self._reward = self._judged + 1, self._reward + (trajectory.reward or 0.0)
+        self._tell()
+
+    def watch(self, metrics: RunMetrics) -> None:
+        """Tells what the runner is at."""
+        self._headline, self._trouble = metrics.headline(), metrics.trouble()
+        self._tell()
+
+    def _tell(self) -> None:
         excluded = len(self.done) - self._judged
         self._on_progress(
             Progress(
@@ -200,7 +217,8 @@ class _Scores:
                 len(self.done),
                 self._total,
                 self._reward / self._judged if self._judged else None,
-                detail={"excluded": excluded} if excluded else {},
+                message=self._trouble,
+                detail={**({"excluded": excluded} if excluded else {}), **self._headline},
             )
         )
 

@@ -73,6 +73,24 @@ class RunMetrics:
     down: tuple[str, ...]
     stuck: tuple[Stuck, ...]
 
+    def headline(self) -> dict[str, float]:
+        """What a person wants to see of it while it goes on; what is nothing is left out."""
+        numbers = {
+            "setting up": self.setup,
+            "running": self.run,
+            "grading": self.grade + self.grading_next,
+            "tok/s": self.tokens_per_s,
+            "retries": self.retries,
+            "leaks": self.leaks,
+        }
+        return {name: number for name, number in numbers.items() if number}
+
+    def trouble(self) -> str:
+        """What the run waits for, in words; empty when all is well."""
+        if self.down:
+            return f"waiting for the {' and the '.join(self.down)}"
+        return f"slow: {self.stuck[0]}" if self.stuck else ""
+
 
 OnMetrics: TypeAlias = Callable[[RunMetrics], None]
 

@@ -36,6 +36,13 @@ def test_a_log_gets_a_line_at_each_start_and_end_and_every_ten_seconds_between(l
     ]
 
 
+def test_a_stage_that_has_ended_says_so_once(log: Console) -> None:
+    show = PlainLines(log, clock=lambda: 0.0)
+    for done in (1, 2, 2, 2):
+        show(Progress("evaluate", done, 2))
+    assert lines(log) == ["evaluate 1/2", "evaluate 2/2"]
+
+
 def test_a_long_wait_is_told_in_minutes(log: Console) -> None:
     now = 0.0
     show = PlainLines(log, clock=lambda: now)
@@ -72,5 +79,5 @@ def test_at_a_terminal_every_stage_keeps_its_bar() -> None:
 
 
 def test_the_numbers_are_in_order() -> None:
-    progress = Progress("train", 1, 2, reward=0.123456, message="eval next", detail={"loss": 2e-5})
-    assert describe(progress, 61.0) == "about 1 min 1 s left, reward 0.123, loss 2e-05, eval next"
+    progress = Progress("train", 1, 2, reward=0.123456, message="eval next", detail={"loss": 2e-5, "tok/s": 1532.4})
+    assert describe(progress, 61.0) == "about 1 min 1 s left, reward 0.123, loss 2e-05, tok/s 1,532, eval next"

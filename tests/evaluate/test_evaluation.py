@@ -14,7 +14,7 @@ from skyrl_gym import Task, TaskSet
 from skyrl_gym.errors import ConfigError, RunAborted
 from skyrl_gym.evaluate import Summary, evaluate, open_run
 from skyrl_gym.messages import ToolCall
-from skyrl_gym.policy import Sampling, ScriptedPolicy
+from skyrl_gym.policy import Completion, Sampling, ScriptedPolicy
 from skyrl_gym.policy.base import Prompt
 from skyrl_gym.progress import Progress
 from skyrl_gym.rollout import RolloutLimits
@@ -50,6 +50,22 @@ def test_a_run_folder_holds_what_was_asked_and_what_came(guess: str, tmp_path: P
     assert len(list(held.trajectories())) == 12
     files = {".lock", "run.json", "rollout.jsonl", "trajectories.jsonl", "summary.json", "spending.json"}
     assert {file.name for file in held.path.iterdir()} == files
+
+
+class Slow(ScriptedPolicy):
+    """Takes longer than the runner's metrics do."""
+
+    async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        await asyncio.sleep(5.5)
+        return await super().complete(prompt, sampling)
+
+
+def test_while_it_goes_on_it_tells_what_its_runner_is_at(guess: str, tmp_path: Path) -> None:
+    told: list[Progress] = []
+    policy = Slow(lambda prompt: ToolCall("answer", {"word": "yes"}))
+    run(guess, policy, TaskSet.from_rows(rows(4)), tmp_path / "run", on_progress=told.append)
+    assert any(progress.detail.get("running") == 4 for progress in told)
+    assert (told[-1].done, dict(told[-1].detail)) == (4, {})
 
 
 def test_a_complete_run_is_not_run_again(guess: str, tmp_path: Path) -> None:

@@ -154,6 +154,16 @@ def test_what_is_stuck_is_named_before_its_deadline() -> None:
     early = [stuck for report in reports for stuck in report.stuck if stuck.seconds < 40]
     assert early and early[0].task_id == "t0" and early[0].stage == "run"
     assert any("happen" in line for line in early[0].stack)
+    told = next(report.trouble() for report in reports if report.stuck)
+    assert told.startswith("slow: t0, sample 0: run for ")
+
+
+def test_a_run_can_be_told_in_a_line() -> None:
+    reports: list[RunMetrics] = []
+    play(World(), [{"seconds": {"tool": 5.0}}] * 4, on_metrics=reports.append, metrics_every_s=1)
+    busy = next(report for report in reports if report.run)
+    assert busy.headline()["running"] == busy.run and busy.trouble() == ""
+    assert not {"running", "retries", "leaks"} & set(reports[-1].headline()), "what is nothing is left out"
 
 
 def test_metrics_are_lines_of_json(tmp_path: Path) -> None:

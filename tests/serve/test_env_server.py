@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -18,7 +19,7 @@ from skyrl_gym.messages import user
 from skyrl_gym.registration import make_env
 from skyrl_gym.serve import RemoteEnv
 from skyrl_gym.serve.env_server import env_app
-from skyrl_gym.serve.http import check_host
+from skyrl_gym.serve.http import check_host, running
 from skyrl_gym.tools import ContextEdit
 
 Serve = Callable[[Any], Any]
@@ -244,6 +245,26 @@ def test_other_machines_are_let_in_with_a_token_only() -> None:
         check_host(host, "token")
         with pytest.raises(ConfigError, match="set a token"):
             check_host(host, None)
+
+
+def test_fifty_servers_that_start_at_once_get_ports_of_their_own() -> None:
+    """verifiers#1264, #1513, #1526, #1013: a port that was free a moment ago is another's now."""
+    at_once = threading.Barrier(50)
+    urls: list[str] = []
+
+    def play() -> None:
+        at_once.wait(60)
+        with running(env_app(CountEnv), "127.0.0.1", 0) as url, closing(RemoteEnv(url)) as env:
+            env.reset(options={"task": "t1"})
+            urls.append(url)
+            at_once.wait(60)  # all are up together
+
+    players = [threading.Thread(target=play) for _ in range(50)]
+    for player in players:
+        player.start()
+    for player in players:
+        player.join(120)
+    assert len(urls) == len(set(urls)) == 50
 
 
 def test_a_server_that_is_not_there_is_an_error_of_the_machinery() -> None:

@@ -23,7 +23,7 @@ from skyrl_gym.background import BackgroundLoop, call_hook
 from skyrl_gym.chat.dialects import get_dialect
 from skyrl_gym.errors import ConfigError, GradeError, MessageError, StopReason
 from skyrl_gym.messages import Conversation, Message, ToolCall, add_text, format_transcript, tool_result, user
-from skyrl_gym.outcomes import Grade, Streaks, TurnResult
+from skyrl_gym.outcomes import Grade, StepTuple, Streaks, TurnResult, step_tuple
 from skyrl_gym.probes import NOTHING, Probe
 from skyrl_gym.recording import Recording, ToolRecorder
 from skyrl_gym.spaces import Action, ConversationSpace, ToolSpace, as_message
@@ -265,17 +265,11 @@ class TextEnv(gym.Env[Conversation, Action]):
             raise GradeError(f"{type(self).__name__}.grade() gave {grade.reward}, which is no reward")
         return grade
 
-    async def astep(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
-        """One action, graded when it ends the episode: Gymnasium's five-tuple."""
+    async def astep(self, action: Action) -> StepTuple:
+        """One action, graded when it ends the episode."""
         result = await self.aturn(action)
-        info: dict[str, Any] = {"task_id": self.task.id, "invalid": result.invalid}
-        reward = result.reward
-        if result.stop is not None:
-            grade = await self.agrade()
-            reward += grade.reward
-            info |= {"stop_reason": result.stop.value, "metrics": dict(grade.metrics)}
-        terminated = result.stop is StopReason.DONE
-        return self._conversation, reward, terminated, result.stop is not None and not terminated, info
+        grade = None if result.stop is None else await self.agrade()
+        return step_tuple(self.task.id, self._conversation, result, grade)
 
     async def afork(self) -> Self:
         """A second environment at the same point of the same episode; the two go on apart, and are closed apart.
@@ -318,7 +312,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         """Gymnasium's reset; see `areset`."""
         return self._drive(self.areset(seed=seed, options=options))
 
-    def step(self, action: Action) -> tuple[Conversation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> StepTuple:
         """Gymnasium's step; the last one of an episode returns the graded reward."""
         return self._drive(self.astep(action))
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from skyrl_gym.errors import StopReason
 from skyrl_gym.messages import Conversation, Message
 
-__all__ = ["Grade", "Streaks", "TurnResult"]
+__all__ = ["Grade", "StepTuple", "Streaks", "TurnResult", "step_tuple"]
+
+StepTuple: TypeAlias = tuple[Conversation, float, bool, bool, dict[str, Any]]
+"""Gymnasium's: observation, reward, terminated, truncated, info."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,13 @@ class Streaks:
         if self.invalid >= max_invalid:
             return StopReason.INVALID_CALLS
         return StopReason.REPEATED_ACTION if self.same >= max_same else None
+
+
+def step_tuple(task_id: str, conversation: Conversation, result: TurnResult, grade: Grade | None) -> StepTuple:
+    """A turn as Gymnasium has it; `grade` is there where the episode has ended."""
+    info: dict[str, Any] = {"task_id": task_id, "invalid": result.invalid}
+    if result.stop is None or grade is None:
+        return conversation, result.reward, False, False, info
+    info |= {"stop_reason": result.stop.value, "metrics": dict(grade.metrics)}
+    terminated = result.stop is StopReason.DONE
+    return conversation, result.reward + grade.reward, terminated, not terminated, info

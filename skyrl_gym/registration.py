@@ -33,6 +33,7 @@ __all__ = [
     "RegistryEntry",
     "env_class",
     "make_env",
+    "make_of_class",
     "read_registry",
     "register_builtin",
     "register_file",
@@ -107,9 +108,7 @@ def make_env(env_id: str, **kwargs: Any) -> TextEnv:
     Raises:
         ConfigError: unknown id or argument (the nearest known one is named), or a value it doesn't take.
     """
-    known = settings_of(env_id)
-    if unknown := [name for name in kwargs if name not in known]:
-        raise ConfigError(f"{env_id} has no setting {unknown[0]!r}{_nearest(unknown[0], known)}")
+    _check_settings(env_id, kwargs, settings_of(env_id))
     try:
         return cast("TextEnv", gym.make(env_id, disable_env_checker=True, **kwargs).unwrapped)
     except TypeError as error:
@@ -144,8 +143,30 @@ def settings_of(env_id: str) -> Mapping[str, inspect.Parameter]:
     Raises:
         ConfigError: as `env_class`.
     """
+    return _settings(env_class(env_id))
+
+
+def make_of_class(cls: type[TextEnv], **kwargs: Any) -> TextEnv:
+    """An environment of a class.
+
+    Raises:
+        ConfigError: unknown argument (the nearest known one is named), or a value it doesn't take.
+    """
+    _check_settings(cls.__name__, kwargs, _settings(cls))
+    try:
+        return cls(**kwargs)
+    except TypeError as error:
+        raise ConfigError(f"{cls.__name__}: {error}") from error
+
+
+def _check_settings(name: str, given: Iterable[str], known: Iterable[str]) -> None:
+    if unknown := [setting for setting in given if setting not in known]:
+        raise ConfigError(f"{name} has no setting {unknown[0]!r}{_nearest(unknown[0], known)}")
+
+
+def _settings(env_class: type[TextEnv]) -> Mapping[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
-    for cls in env_class(env_id).__mro__:
+    for cls in env_class.__mro__:
         if "__init__" not in vars(cls):
             continue
         parameters = list(inspect.signature(vars(cls)["__init__"]).parameters.values())[1:]
@@ -184,6 +205,8 @@ def _register(entry: RegistryEntry) -> str:
         return entry.id
     if entry.id in gym.registry:
         raise ConfigError(f"the id {entry.id!r} is registered already, for {gym.registry[entry.id].entry_point}")
-    gym.register(entry.id, entry_point=entry.entry_point, kwargs=dict(entry.kwargs))
+    # Gymnasium doesn't tell a vector's entry point what it is a vector of, so its name says that.
+    vector = f"skyrl_gym.vector.entry:{entry.entry_point.replace(':', '.')}"
+    gym.register(entry.id, entry_point=entry.entry_point, kwargs=dict(entry.kwargs), vector_entry_point=vector)
     _ENTRIES[entry.id] = entry
     return entry.id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -27,16 +26,12 @@ from skyrl_gym.policy.base import Policy, Sampling
 from skyrl_gym.rollout.episode import Episode
 from skyrl_gym.rollout.metrics import Stuck
 from skyrl_gym.rollout.requests import Deadlines, RolloutRequest
-from skyrl_gym.rollout.stage import outlast, settle, within
+from skyrl_gym.rollout.stage import close_in_time, typed
 from skyrl_gym.rollout.trajectory import ErrorInfo, Trajectory, Turn
 
 __all__ = ["Attempt", "Places", "Setting", "never_begun"]
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
-
-# What a stage's own code may raise when the world around it is away; in the run stage, tools answer with it.
-_OUTSIDE = (TimeoutError, ConnectionError)
 
 
 class Setting(Protocol):
@@ -159,33 +154,20 @@ class Attempt:
         failed: type[SkyRLError],
     ) -> T:
         """A stage with its deadline and its time taken; waiting for a place isn't counted."""
-        name = self.request.task.id
-        task = asyncio.create_task(work, name=f"{stage} of task {name}")
+        task = asyncio.create_task(work, name=f"{stage} of task {self.request.task.id}")
         began = self._clock()
         self._stage = (stage, began, limit_s, task)
-
-        def late() -> SkyRLError:
-            return expired(f"{stage} of task {name} took longer than {limit_s:g} s")
-
         try:
-            return await within(limit_s, task, late, stop_s=self._setting.deadlines.stop_s)
-        except _OUTSIDE as error:
-            raise failed(f"{stage} of task {name}: {type(error).__name__}: {error}") from error
+            return await typed(task, limit_s, stop_s=self._setting.deadlines.stop_s, expired=expired, failed=failed)
         finally:
             self._stage = None
             self._seconds[stage] = self._clock() - began
 
     async def _close(self, env: TextEnv) -> None:
         """Closes the environment, also while this attempt is being cancelled; one that hangs is left and reported."""
-        limit_s = self._setting.deadlines.teardown_s
+        clocks = self._setting.deadlines
         closing = asyncio.create_task(env.aclose(), name=f"teardown of task {self.request.task.id}")
-        interrupted = await outlast(closing, limit_s)
-        if not closing.done():
-            self.leaked = True
-            _log.error("task %s: teardown did not end within %g s: a leak", self.request.task.id, limit_s)
-            await settle(closing, self._setting.deadlines.stop_s)
-        elif not closing.cancelled() and (error := closing.exception()) is not None:
-            _log.error("task %s: teardown failed", self.request.task.id, exc_info=error)
+        self.leaked, interrupted = await close_in_time(closing, clocks.teardown_s, stop_s=clocks.stop_s)
         if interrupted is not None:
             raise interrupted
 

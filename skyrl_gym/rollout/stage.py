@@ -7,12 +7,33 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from skyrl_gym.errors import EnvError
+from skyrl_gym.errors import EnvError, SkyRLError
 
-__all__ = ["outlast", "settle", "within"]
+__all__ = ["close_in_time", "outlast", "settle", "typed", "within"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+
+# What a stage's own code may raise when the world around it is away; in the run stage, tools answer with it.
+_OUTSIDE = (TimeoutError, ConnectionError)
+
+
+async def typed(
+    task: asyncio.Task[T], limit_s: float | None, *, stop_s: float, expired: type[SkyRLError], failed: type[SkyRLError]
+) -> T:
+    """The result of a stage; its own clock and a world that is away end it as exceptions of these classes.
+
+    Raises:
+        Exception: as `within`.
+    """
+
+    def late() -> SkyRLError:
+        return expired(f"{task.get_name()} took longer than {limit_s:g} s")
+
+    try:
+        return await within(limit_s, task, late, stop_s=stop_s)
+    except _OUTSIDE as error:
+        raise failed(f"{task.get_name()}: {type(error).__name__}: {error}") from error
 
 
 async def within(limit_s: float | None, task: asyncio.Task[T], expired: Callable[[], Exception], *, stop_s: float) -> T:
@@ -67,6 +88,26 @@ async def outlast(task: asyncio.Task[Any], limit_s: float) -> asyncio.CancelledE
         except asyncio.CancelledError as error:
             interrupted = error
     return interrupted
+
+
+async def close_in_time(
+    closing: asyncio.Task[None], limit_s: float, *, stop_s: float
+) -> tuple[bool, asyncio.CancelledError | None]:
+    """Waits for a teardown, also while the caller is being cancelled; one that hangs is left and reported.
+
+    Gives whether it leaked, and the cancellation that came to the caller meanwhile, which it is to raise.
+    """
+    interrupted = await outlast(closing, limit_s)
+    leaked = not closing.done()
+    if leaked:
+        _log.error("%s did not end within %g s: a leak", closing.get_name(), limit_s)
+        try:
+            await settle(closing, stop_s)
+        except asyncio.CancelledError as cancelled:
+            interrupted = cancelled
+    elif not closing.cancelled() and (error := closing.exception()) is not None:
+        _log.error("%s failed", closing.get_name(), exc_info=error)
+    return leaked, interrupted
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 
 from skyrl_gym.cli.needs import missing_needs
 from skyrl_gym.env import TextEnv
-from skyrl_gym.registration import RegistryEntry, make_env, registered
+from skyrl_gym.registration import RegistryEntry, env_class, make_env, registered
 
 
 def _built_in() -> list[Any]:
@@ -86,6 +86,16 @@ def test_two_run_side_by_side_in_a_vector(playable: RegistryEntry) -> None:
 
 def test_make_vec_gives_such_a_vector(playable: RegistryEntry) -> None:
     _step_twice(gym.make_vec(playable.id, num_envs=2, vectorization_mode="sync"))
+
+
+def test_make_vec_gives_a_vector_of_ours_by_default(playable: RegistryEntry) -> None:
+    _step_twice(gym.make_vec(playable.id, num_envs=2))
+
+
+def test_every_id_names_its_vector(entry: RegistryEntry) -> None:
+    name = gym.spec(entry.id).vector_entry_point
+    assert name == f"skyrl_gym.vector.entry:{entry.entry_point.replace(':', '.')}"
+    assert gym.envs.registration.load_env_creator(name).args == (env_class(entry.id),)  # type: ignore[union-attr]
 
 
 def _step_twice(vector: Any) -> None:

@@ -89,6 +89,11 @@ def test_an_environment_of_ones_own_takes_40_lines(mine: Path) -> None:
     assert run_python(code, mine.parent).split() == ["Lower.", "1.0", "True", "done"]
 
 
+def test_a_training_loop_on_a_vector_takes_30_lines_with_its_environment() -> None:
+    (loop,) = (block for block in blocks(ROOT / "docs/vector.md", "python") if "logits" in block)
+    assert len([line for line in loop.splitlines() if line]) <= 30
+
+
 def test_the_commands_take_it(mine: Path) -> None:
     command = [sys.executable, "-m", "skyrl_gym", "show", "guess-v0", "--registry", "mine/registry.yaml"]
     ran = subprocess.run(command, cwd=mine.parent, capture_output=True, text=True, timeout=60, check=True)

@@ -1,71 +1,184 @@
-"""Does it learn? Held-out rewards before and after training a small model, over seeds, and with parts switched off.
+"""Does it learn? Held-out rewards before and after training, over seeds; and what single parts are worth.
 
-Each line is `recipes/quickstart.yaml` (SmolLM2-135M, a memory agent) with changes. What is told is the difference on
-held-out tasks with its 95 % interval over seeds; ablations show what a part is worth. Hours on two CPU cores:
+SmolLM2-135M learns to keep a memory (`recipes/quickstart.yaml`) and to use two tools (`recipes/boxes`), all of its
+weights and with adapters. Ablations are on a model from scratch (`benchmarks.miniature`), with and without the part.
+A line of JSON is kept of each run that has ended; what is there is not run again, so it can be done in pieces:
 
-    python -m benchmarks.learning --seeds 3 --steps 30 --only full --only lora
+    python -m benchmarks.learning --only ablations --seeds 8
+    python -m benchmarks.learning --only 'memory, full' --seed 0
+    python -m benchmarks.learning --show
 """
 
 from __future__ import annotations
 
+import json
 import math
+import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any
 
 import typer
 
+from skyrl_gym import register_file
 from skyrl_gym.trainer.recipe import load_recipe
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
+RECIPES = Path(__file__).parents[1] / "recipes"
+MEMORY, BOXES = RECIPES / "quickstart.yaml", RECIPES / "boxes" / "recipe.yaml"
 LORA = {"lora.r": 16, "train.learning_rate": 2e-4}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "full": {"train.advantage": "leave_one_out"},
-    "lora": {"train.advantage": "leave_one_out", **LORA},
-    "no leave-one-out": {"train.advantage": "mean"},
-    "masked failures": {"train.advantage": "leave_one_out", "train.mask_endings": ["max_turns", "length"]},
-    "credit by turn": {"train.advantage": "leave_one_out", "train.turn_discount": 0.9},
-    "a step ahead": {
-        "train.advantage": "leave_one_out",
-        "rollout.staleness": 1,
-        "train.importance_correction": "token_truncate",
-    },
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run: mean rewards on held-out tasks before and after, and those of each step."""
+
+    line: str
+    seed: int
+    before: float
+    after: float
+    curve: list[float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An ablation: settings of the miniature without a part and with it; both have `common`."""
+
+    without: dict[str, Any]
+    having: dict[str, Any]
+    common: dict[str, Any] = field(default_factory=dict)
+
+
+WITHOUT = " (without)"
+HALFWAY = 8  # steps of an ablation: later all of them are near the top
+OURS = {"advantage": "leave_one_out", "loss_type": "dr_grpo"}
+STALE = {"importance_correction": "token_truncate"}
+SMALL_MODEL: dict[str, tuple[Path, dict[str, Any]]] = {
+    "memory, full": (MEMORY, {}),
+    "memory, lora": (MEMORY, LORA),
+    "tools, full": (BOXES, {}),
+    "tools, lora": (BOXES, LORA),
+}
+ABLATIONS: dict[str, Pair] = {
+    "leave-one-out, against the mean": Pair({"train": OURS | {"advantage": "mean"}}, {"train": OURS}),
+    "leave-one-out, against the deviation": Pair({"train": OURS | {"advantage": "group"}}, {"train": OURS}),
+    "failures left out, a third broken": Pair(
+        {"env": {"broken": 3, "told": False}}, {"env": {"broken": 3}}, {"train": OURS}
+    ),
+    "credit by turn, 4 turns": Pair(
+        {"train": OURS}, {"train": OURS | {"turn_discount": 0.0}}, {"env": {"turns": 4, "by_turn": True}}
+    ),
+    "correction, 2 steps behind": Pair({"train": OURS}, {"train": OURS | STALE}, {"staleness": 2}),
 }
 # Of Student's t, two-sided 95 %, by degrees of freedom.
-T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
+T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 11: 2.20, 15: 2.13}
 
 
 def interval(values: list[float]) -> str:
-    """The mean and its 95 % interval."""
+    """The mean and its 95 % interval over seeds."""
     if len(values) < 2:
         return f"{fmean(values):+.3f}"
     half = T95.get(len(values) - 1, 1.96) * stdev(values) / math.sqrt(len(values))
     return f"{fmean(values):+.3f} [{fmean(values) - half:+.3f}, {fmean(values) + half:+.3f}]"
 
 
-def run(
-    steps: int = 30,
-    seeds: int = 3,
-    tasks: int = 48,
-    only: Annotated[list[str] | None, typer.Option()] = None,
-    out: Path = Path("runs/learning"),
-) -> None:
-    """Trains the variants and prints a line each; a run that was stopped goes on."""
+def small_model(line: str, seed: int, steps: int, tasks: int, out: Path) -> Result:
+    """SmolLM2 by a recipe; a run that was cut short goes on."""
     from skyrl_gym.trainer.run import train
 
-    print(f"{'variant':<18} {'before':>7} {'after':>7}  difference over {seeds} seeds")
-    for name in only or VARIANTS:
-        before, after = [], []
-        for seed in range(seeds):
-            changes = {"train.max_steps": steps, "eval.tasks": tasks, "seed": seed, "train.save_steps": 5}
-            result = train(
-                load_recipe(RECIPE, changes | VARIANTS[name]), out / f"{name.replace(' ', '-')}-{seed}", resume=True
-            )
-            assert result.before is not None and result.after is not None
-            before.append(result.before.reward.value or 0.0)
-            after.append(result.after.reward.value or 0.0)
-        gains = [b - a for a, b in zip(before, after, strict=True)]
-        print(f"{name:<18} {fmean(before):>7.3f} {fmean(after):>7.3f}  {interval(gains)}", flush=True)
+    register_file(BOXES.parent / "registry.yaml")
+    path, changes = SMALL_MODEL[line]
+    settings = {"train.advantage": "leave_one_out", "train.max_steps": steps, "train.save_steps": 5}
+    recipe = load_recipe(path, settings | {"eval.tasks": tasks, "seed": seed} | changes)
+    started = time.perf_counter()
+    folder = out / f"{line.replace(', ', '-')}-{seed}"
+    done = train(recipe, folder, resume=True)
+    assert done.before is not None and done.after is not None
+    steps_taken = [json.loads(step) for step in (folder / "metrics.jsonl").read_text().splitlines()]
+    rewards = [done.before.reward.value or 0.0, done.after.reward.value or 0.0]
+    return Result(line, seed, *rewards, [step["reward"] for step in steps_taken], time.perf_counter() - started)
+
+
+def ablation(line: str, seed: int) -> list[Result]:
+    """Without the part and with it, from the same weights and seeds."""
+    from benchmarks.miniature import Setup, learn
+
+    name, results = line.removesuffix(WITHOUT), []
+    pair = ABLATIONS[name]
+    for label, settings in ((name + WITHOUT, pair.without), (name, pair.having)):
+        started = time.perf_counter()
+        done = learn(Setup(steps=HALFWAY, **pair.common | settings), seed)
+        took = time.perf_counter() - started
+        results.append(Result(label, seed, done.before, done.after, done.curve, took))
+    return results
+
+
+class Kept:
+    """The results on disk, a line of JSON each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> list[Result]:
+        if not self._path.is_file():
+            return []
+        return [Result(**json.loads(line)) for line in self._path.read_text().splitlines()]
+
+    def add(self, results: list[Result]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a") as file:
+            file.writelines(json.dumps(asdict(result)) + "\n" for result in results)
+
+    def has(self, line: str, seed: int) -> bool:
+        return any((result.line, result.seed) == (line, seed) for result in self.read())
+
+
+def show(results: list[Result]) -> None:
+    """The tables of what is there."""
+    by_line: dict[str, dict[int, Result]] = {}
+    for result in results:
+        by_line.setdefault(result.line, {})[result.seed] = result
+    print(f"{'held-out reward':<40} {'seeds':>5} {'before':>7} {'after':>7}  difference [95 % over seeds]")
+    for line in filter(by_line.__contains__, SMALL_MODEL):
+        runs = list(by_line[line].values())
+        gains = [run.after - run.before for run in runs]
+        print(_row(line, runs, fmean(run.before for run in runs), fmean(run.after for run in runs), gains))
+    print(f"{'a part, on the miniature':<40} {'seeds':>5} {'without':>7} {'with':>7}  difference [95 % over seeds]")
+    for line in filter(by_line.__contains__, ABLATIONS):
+        having, without = by_line[line], by_line[line + WITHOUT]
+        runs, others = list(having.values()), [without[seed] for seed in having]
+        gains = [a.after - b.after for a, b in zip(runs, others, strict=True)]
+        print(_row(line, runs, fmean(run.after for run in others), fmean(run.after for run in runs), gains))
+
+
+def _row(line: str, runs: list[Result], left: float, right: float, gains: list[float]) -> str:
+    return f"{line:<40} {len(runs):>5} {left:>7.3f} {right:>7.3f}  {interval(gains)}"
+
+
+def run(
+    only: Annotated[list[str] | None, typer.Option(help="Lines, or all `ablations`; all of everything.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds from 0.")] = 3,
+    seed: Annotated[list[int] | None, typer.Option(help="These, in place of `seeds`.")] = None,
+    steps: int = 10,
+    tasks: int = 48,
+    out: Path = Path("runs/learning"),
+    show_only: Annotated[bool, typer.Option("--show", help="Print the tables of what is there.")] = False,
+) -> None:
+    """Runs what is missing and prints the tables; a run that was stopped goes on."""
+    kept = Kept(out / "results.jsonl")
+    everything = [*SMALL_MODEL, *ABLATIONS]
+    lines = [line for name in only or everything for line in (ABLATIONS if name == "ablations" else [name])]
+    if unknown := [line for line in lines if line not in everything]:
+        raise typer.BadParameter(f"{unknown[0]!r}: known are ablations, {'; '.join(everything)}")
+    for line in [] if show_only else lines:
+        for number in seed or range(seeds):
+            if kept.has(line, number):
+                continue
+            new = ablation(line, number) if line in ABLATIONS else [small_model(line, number, steps, tasks, out)]
+            kept.add(new)
+            print(f"{line}, seed {number}: done", flush=True)
+    show(kept.read())
 
 
 if __name__ == "__main__":

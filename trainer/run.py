@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from skyrl_gym.errors import ConfigError
 from skyrl_gym.evaluate import Summary, evaluate
 from skyrl_gym.evaluate.report import write_report
 from skyrl_gym.evaluate.runs import in_use, open_run, provenance, write_json
+from skyrl_gym.evaluate.spec import EvalSpec, write_provenance
 from skyrl_gym.policy import Sampling
 from skyrl_gym.policy.base import Policy
 from skyrl_gym.progress import OnProgress, Progress
@@ -173,17 +175,20 @@ class _Run:
         if self.state.is_main_process and self.recipe.eval.tasks:
             for number, (section, tasks) in enumerate(zip(self.recipe.environments, held_out, strict=True)):
                 name = when if number == 0 else f"{when}-{section.id.replace('/', '-')}"
+                model = self.recipe.model if when == "before" else str(self.folder / "model")
+                spec, folder = _eval_spec(self.recipe, section, model), self.folder / "eval" / name
                 summary = self.loop.run(
                     evaluate(
-                        section.id,
+                        spec.env,
                         self.policy,
                         tasks=tasks,
-                        samples=self.recipe.eval.samples,
-                        out_dir=self.folder / "eval" / name,
-                        env_kwargs={**section.kwargs, "split": self.recipe.eval.split, "dialect": self.recipe.dialect},
-                        sampling=_sampling(self.recipe, self.recipe.eval.temperature),
+                        samples=spec.samples,
+                        out_dir=folder,
+                        env_kwargs=spec.kwargs,
+                        sampling=spec.sampling,
                         limits=_limits(self.recipe),
                         deadlines=Deadlines(episode_s=self.recipe.rollout.episode_s),
+                        begun=partial(write_provenance, folder, spec),
                         on_progress=self.tell,
                         stage=f"evaluate {name}",
                     )
@@ -203,6 +208,21 @@ def _refuse_other_runs(recipe: Recipe, folder: Path, resume: bool) -> None:
         raise ConfigError(f"{folder} holds a run of another recipe (it differs in {', '.join(differing)})")
 
 
+def _eval_spec(recipe: Recipe, section: EnvSection, model: str) -> EvalSpec:
+    """An evaluation of the recipe's, so that `skyrl eval --from` can make it again."""
+    return EvalSpec(
+        env=section.id,
+        model=model,
+        kwargs={**section.kwargs, "split": recipe.eval.split, "dialect": recipe.dialect},
+        tasks=recipe.eval.tasks,
+        samples=recipe.eval.samples,
+        seeds=(recipe.seed,),
+        temperature=recipe.eval.temperature,
+        max_tokens=recipe.rollout.max_tokens,
+        max_context=recipe.rollout.max_context,
+    )
+
+
 def _ingredient(recipe: Recipe, section: EnvSection) -> Ingredient:
     return Ingredient(section.id, _tasks(recipe, section, "train", recipe.train_tasks), section.weight)
 
@@ -217,7 +237,7 @@ def _tasks(recipe: Recipe, section: EnvSection, split: str, count: int | None) -
 def _runner(recipe: Recipe, policy: Policy, journal: Journal) -> Runner:
     return Runner(
         policy,
-        _sampling(recipe, recipe.rollout.temperature),
+        Sampling(temperature=recipe.rollout.temperature, max_tokens=recipe.rollout.max_tokens, seed=recipe.seed),
         {},
         _limits(recipe),
         Deadlines(episode_s=recipe.rollout.episode_s),
@@ -230,10 +250,6 @@ def _maker(recipe: Recipe) -> Callable[..., TextEnv]:
     """Makes each environment of a mixture with its own settings."""
     settings = {section.id: {**section.kwargs, "dialect": recipe.dialect} for section in recipe.environments}
     return lambda env_id, **_: make_env(env_id, **settings[env_id])
-
-
-def _sampling(recipe: Recipe, temperature: float) -> Sampling:
-    return Sampling(temperature=temperature, max_tokens=recipe.rollout.max_tokens, seed=recipe.seed)
 
 
 def _limits(recipe: Recipe) -> RolloutLimits:

@@ -21,7 +21,8 @@ skyrl eval skyrl/memory-v0 --model smollm2-135m --tasks 20 --set document_words=
 skyrl eval skyrl/swe-v0 --model http://localhost:8000/v1#my-model -n 4 --k 1,4
 skyrl eval skyrl/memory-v0 --model runs/quickstart/model --out runs/memory    # goes on where it stopped
 skyrl eval suites/paper.yaml --serve Qwen/Qwen3-8B -n 4 --seed 0,1,2
-skyrl eval --from runs/memory/provenance.json
+skyrl eval --from runs/memory                            # once more
+skyrl eval --from runs/memory --model my/other-model     # the same of another model, for `skyrl compare`
 """
 _SUITE = (".yaml", ".yml")
 
@@ -34,7 +35,7 @@ Model = Annotated[
 ]
 Serve = Annotated[str | None, typer.Option(metavar="MODEL", help="Start vLLM with this model.")]
 Repeat = Annotated[
-    Path | None, typer.Option("--from", metavar="FILE", help="Repeat the evaluation of a provenance.json.")
+    Path | None, typer.Option("--from", metavar="RUN", help="Repeat its evaluation, maybe with another --model.")
 ]
 Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Trajectories of each task.")]
 Seed = Annotated[str, typer.Option(metavar="S,S", help="Of the sampling; -n holds for each of several.")]
@@ -77,9 +78,11 @@ def run(
     caps = Caps(max_tokens_total, max_cost, None if max_minutes is None else max_minutes * 60)
     options = Options(_parse_concurrency(concurrency), caps, _parse_price(price), retry_excluded, min_judged)
     if repeat is not None:
-        if targets or model or serve:
-            raise ConfigError("--from says what is evaluated; leave out environments, --model and --serve")
+        if targets:
+            raise ConfigError(f"--from says what is evaluated; leave out {', '.join(targets)}")
         spec, depends_on = read_provenance(repeat)
+        if model or serve:
+            spec = spec.model_copy(update={"model": _which_model(model, serve)})
         evaluate_one(spec, out, options, Console(), depends_on)
         return
     seeds = _numbers("--seed", seed)

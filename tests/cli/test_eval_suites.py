@@ -79,6 +79,10 @@ def test_an_evaluation_is_repeated_from_its_provenance(skyrl: Skyrl) -> None:
     first, second = open_run("first"), open_run("second")
     assert first.config == second.config
     assert first.summary == second.summary or first.summary.reward == second.summary.reward  # type: ignore[union-attr]
+    other = skyrl("eval", "--from", "first", "--model", "probe:nothing", "--out", "other")
+    assert other.status == 0, other.err
+    assert open_run("other").config == {**first.config, "policy": "nothing"}
+    assert skyrl("compare", "first", "other").status == 0
     told = json.loads(Path("first/provenance.json").read_text())
     told["depends_on"]["packages"]["skyrl-suite"] = "0.0.1"
     Path("first/provenance.json").write_text(json.dumps(told))

@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from skyrl_gym.cli.app import app
 from skyrl_gym.cli.needs import missing_needs
 from skyrl_gym.errors import StopReason
+from skyrl_gym.evaluate import open_run
+from skyrl_gym.evaluate.spec import read_provenance
 from skyrl_gym.registration import registered
 from skyrl_gym.trainer.recipe import Recipe
 
@@ -123,6 +125,9 @@ def test_it_is_trained_by_the_command_shown(mine: Path, tiny_model: Path) -> Non
     assert (folder / "report.html").is_file()
     step = json.loads((folder / "metrics.jsonl").read_text())
     assert step["step"] == 1 and step["sampled_tokens"] > 0
+    spec, depends_on = read_provenance(folder / "eval" / "after")
+    assert (spec.env, spec.model, spec.tasks) == ("guess-v0", "runs/guess/model", 1)
+    assert depends_on["data"] == open_run(folder / "eval" / "after").config["tasks"]
 
 
 def _commands() -> list[str]:

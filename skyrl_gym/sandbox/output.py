@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from typing import NamedTuple
 
-__all__ = ["CappedOutput", "MarkedStream"]
+__all__ = ["CappedOutput", "Mark", "MarkedStream"]
 
 _MARK_LENGTH = 64  # none is longer
+# Compiled once, not for each nonce. What closes one that is imitated may open a true one, and so is not taken with it.
+_MARK = re.compile(rb"\x01([0-9a-f]{16}) (\+|\d{1,10})(?=\x01)")
+
+
+class Mark(NamedTuple):
+    """Stands in a stream as `\\1NONCE WORD\\1`: the nonce is 16 hex digits, the word "+" or a number."""
+
+    nonce: str
+    word: str
 
 
 class CappedOutput:
@@ -59,20 +69,22 @@ class MarkedStream:
         self._unread = b""
 
     async def until(
-        self, mark: re.Pattern[bytes], output: CappedOutput, *, told: Callable[[], None] = lambda: None
-    ) -> re.Match[bytes] | None:
+        self, nonces: Collection[str], output: CappedOutput, *, told: Callable[[], None] = lambda: None
+    ) -> Mark | None:
         """Feeds the output with what comes before the next mark, which is returned; None at the stream's end.
 
         Args:
-            mark: matches at most 64 bytes.
+            nonces: of the marks that count; others are output.
             output: where everything else goes.
             told: called each time that it has been fed.
         """
         while True:
-            if found := mark.search(self._unread):
-                output.feed(self._unread[: found.start()])
-                self._unread = self._unread[found.end() :]
-                return found
+            for found in _MARK.finditer(self._unread):
+                mark = Mark(found[1].decode(), found[2].decode())
+                if mark.nonce in nonces:
+                    output.feed(self._unread[: found.start()])
+                    self._unread = self._unread[found.end() + 1 :]
+                    return mark
             output.feed(self._unread[:-_MARK_LENGTH])
             self._unread = self._unread[-_MARK_LENGTH:]
             told()

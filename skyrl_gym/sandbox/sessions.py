@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import secrets
 import struct
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -181,9 +180,12 @@ class Session:
         frames = "".join(f"{word}\0" for word in (nonce, str(len(words)), *words))
         sending = asyncio.create_task(self._send(frames.encode(errors="replace") + data))
         try:
-            await self._next(rf"\x01{nonce} (\+)\x01", CappedOutput(2))  # whatever is left of what ran before
+            while await self._next(nonce, CappedOutput(2)) != "+":  # whatever is left of what ran before
+                continue
             self.began = True
-            return int(await self._next(rf"\x01{nonce} (\d+)\x01", output))
+            while (word := await self._next(nonce, output)) == "+":
+                continue
+            return int(word)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
@@ -193,8 +195,8 @@ class Session:
             self._stdin.write(data)
             await self._stdin.drain()
 
-    async def _next(self, mark: str, output: CappedOutput) -> bytes:
-        found = await self._marks.until(re.compile(mark.encode()), output)
-        if found is None:
+    async def _next(self, nonce: str, output: CappedOutput) -> str:
+        mark = await self._marks.until({nonce}, output)
+        if mark is None:
             raise SandboxLost("a session in the sandbox has ended")
-        return found[1]
+        return mark.word

@@ -11,11 +11,10 @@ Not promised: a command can imitate the end marker of its own run. Nothing that 
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from skyrl_gym.errors import SandboxLost
 from skyrl_gym.sandbox.base import ExecResult, ExecStatus
@@ -92,21 +91,20 @@ class PipeShell:
         """Runs one command line; see `Shell.run`. When it is cancelled or sets `lost`, the shell is to be ended."""
         began = time.monotonic()
         output = CappedOutput(max_bytes)
-        flood = asyncio.Event()
-        reading = asyncio.create_task(self._converse(command, output, flood))
-        flooded = asyncio.create_task(flood.wait())
+        flooded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reading = asyncio.create_task(self._converse(command, output, flooded))
         status: ExecStatus = "ok"
         try:
-            await asyncio.wait({reading, flooded}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {reading, flooded}
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
-                status = "output_limit" if flood.is_set() else "timeout"
+                status = "output_limit" if flooded.done() else "timeout"
                 await self._kill_command(reading)
             end = await reading
         except SandboxLost:
             self.lost = True
             end = _End(None, shell_exited=True, restarted=True)
         finally:
-            flooded.cancel()
             reading.cancel()
         code = None if status == "timeout" else end.code
         if end.shell_exited and status == "ok":
@@ -115,10 +113,10 @@ class PipeShell:
             output.value(), code, status, time.monotonic() - began, output.dropped, restarted=end.restarted
         )
 
-    async def _converse(self, command: str, output: CappedOutput, flood: asyncio.Event) -> _End:
+    async def _converse(self, command: str, output: CappedOutput, flooded: asyncio.Future[None]) -> _End:
         nonce = secrets.token_hex(8)
         await self._send(nonce, command)
-        return await self._read(nonce, output, flood)
+        return await self._read(nonce, output, flooded)
 
     async def _send(self, nonce: str, command: str) -> None:
         data = f"{nonce}\0{command.replace(chr(0), '')}\0".encode(errors="replace")
@@ -131,22 +129,21 @@ class PipeShell:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise SandboxLost("the sandbox's shell is gone") from error
 
-    async def _read(self, nonce: str, output: CappedOutput, flood: asyncio.Event) -> _End:
+    async def _read(self, nonce: str, output: CappedOutput, flooded: asyncio.Future[None]) -> _End:
         """Reads up to the command's end marker; past the output limit it goes on, only counting."""
 
         def watch() -> None:
-            if output.total > OUTPUT_LIMIT:
-                flood.set()
+            if output.total > OUTPUT_LIMIT and not flooded.done():
+                flooded.set_result(None)
 
-        marker = re.compile(rf"\x01({nonce}|{self._secret}) (\+|\d+)\x01".encode())
         began = restarted = False
-        while found := await self._marks.until(marker, output, told=watch):
-            exited = found[1].decode() == self._secret
+        while mark := await self._marks.until({nonce, self._secret}, output, told=watch):
+            exited = mark.nonce == self._secret
             restarted = restarted or exited
-            if found[2] == b"+":
+            if mark.word == "+":
                 began = True
             elif began:  # else it tells of a driver that died before this command came
-                return _End(int(found[2]), exited, restarted)
+                return _End(int(mark.word), exited, restarted)
         raise SandboxLost("the shell's supervisor is gone")
 
     async def _kill_command(self, reading: asyncio.Task[_End]) -> None:

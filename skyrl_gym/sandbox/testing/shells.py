@@ -42,7 +42,8 @@ class ShellTests(Harness):
             "set -e; false",
             "set -u; set -o pipefail",
             "trap '' TERM INT",
-            "printf '\\001fake 0\\001'",
+            "printf '\\001%016d 0\\001' 7",
+            "printf '\\001%016d 0' 7",  # what closes it is the beginning of the true mark
             "head -c 5000 /dev/urandom",
             "unset PATH; PATH=/usr/bin:/bin",
             "(sleep 0.1; echo late) &",

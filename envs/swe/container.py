@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import PurePosixPath
 
 from skyrl_gym.envs.swe.changes import MAX_ARCHIVE, READ_S, Changes, belongs_to_tests, taken_over, unpacked
@@ -22,8 +23,9 @@ from skyrl_gym.envs.swe.instance import Image, Instance
 from skyrl_gym.envs.swe.logs import START, Outcomes, as_listed, log_parser, reads_pytest, section, suite_ran
 from skyrl_gym.envs.swe.report import CANARY, Order, TestReport, announced, program, read_report
 from skyrl_gym.envs.swe.run_tests import PLUGIN
+from skyrl_gym.envs.swe.store import digest
 from skyrl_gym.errors import GradeError, SetupError, TaskError
-from skyrl_gym.sandbox import ExecResult, Limits, Sandbox, SandboxSpec, open_sandbox
+from skyrl_gym.sandbox import ExecResult, Limits, Preparation, Sandbox, SandboxPool, SandboxSpec, open_sandbox
 
 __all__ = ["Container", "open_container", "test_in_container"]
 
@@ -121,8 +123,8 @@ class Container:
         return any(fnmatch(path, pattern) or path.startswith(f"{pattern}/") for pattern in self.image.hidden)
 
 
-async def open_container(instance: Instance) -> Container:
-    """A container as the agent gets it.
+async def open_container(instance: Instance, pool: SandboxPool) -> Container:
+    """A container as the agent gets it; others of the same task begin with what was prepared for the first.
 
     Raises:
         SetupError: the image doesn't hold what the row says.
@@ -131,19 +133,22 @@ async def open_container(instance: Instance) -> Container:
     """
     image = _image(instance)
     await asyncio.to_thread(_check_gradable, instance)
-    box = await open_sandbox(_spec(image), "docker")
-    try:
-        await _prepare(box, instance)
-        cleaned = await box.exec(["bash", "-c", _CLEAN, "bash", image.repository, *image.hidden], timeout_s=SETUP_S)
-        if cleaned.code != 0:
-            raise SetupError(f"{image.name}: the repository could not be cleaned: {cleaned.text.strip()[-300:]}")
-        base = await _hashes(box, image, b"")
-        if base is None:
-            raise SetupError(f"{image.name}: the files of {image.repository} could not be read")
-        return Container(box, image, await _python(box), base)
-    except BaseException:
-        await box.close()
-        raise
+    prepared = Preparation(digest(repr(instance)), partial(_prepare_for_agent, instance))
+    box, (python, base) = await pool.take_prepared(_spec(image), prepared, "docker")
+    return Container(box, image, python, base)
+
+
+async def _prepare_for_agent(instance: Instance, box: Sandbox) -> tuple[str | None, Mapping[str, str]]:
+    """Leaves one commit, and nothing that only graders need: the image's Python, and the hashes of the files."""
+    image = _image(instance)
+    await _prepare(box, instance)
+    cleaned = await box.exec(["bash", "-c", _CLEAN, "bash", image.repository, *image.hidden], timeout_s=SETUP_S)
+    if cleaned.code != 0:
+        raise SetupError(f"{image.name}: the repository could not be cleaned: {cleaned.text.strip()[-300:]}")
+    base = await _hashes(box, image, b"")
+    if base is None:
+        raise SetupError(f"{image.name}: the files of {image.repository} could not be read")
+    return await _python(box), base
 
 
 async def test_in_container(instance: Instance, changes: Changes) -> TestReport:

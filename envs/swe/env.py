@@ -26,7 +26,7 @@ from skyrl_gym.envs.swe.workplace import Workplace, open_workplace
 from skyrl_gym.errors import ConfigError, MessageError, ToolError
 from skyrl_gym.messages import ToolCall
 from skyrl_gym.probes import GOLD, Probe
-from skyrl_gym.sandbox import ExecResult
+from skyrl_gym.sandbox import ExecResult, SandboxPool, pool_in_use
 from skyrl_gym.tasks import Task, TaskSet
 from skyrl_gym.tools import ToolResult, finish, tool
 
@@ -76,6 +76,7 @@ class SweEnv(TextEnv):
         self.context_tokens = context_tokens
         super().__init__(**kwargs)
         self._episode: _Episode | None = None
+        self._pool: SandboxPool | None = None
 
     def load_tasks(self, split: str) -> TaskSet:
         """The tasks of the source."""
@@ -91,7 +92,7 @@ class SweEnv(TextEnv):
     async def setup(self, task: Task) -> str:
         """Opens a sandbox with the repository in it."""
         instance = read_instance(Task(task.id, standard_row(task.data)))
-        place = await open_workplace(instance)
+        place = await open_workplace(instance, self._sandboxes)
         self._episode = _Episode(instance, place, FileEditor(place.box, place.python), Course())
         problem = instance.problem_statement.strip()
         words = {"repository": place.repository, "problem": problem, "python": place.python or "python"}
@@ -203,6 +204,7 @@ class SweEnv(TextEnv):
         """The repository as it is now, in a sandbox of the twin's own; its shell begins anew."""
         box = await self._current.place.box.fork()
         place, editor = self._current.place.moved(box), self._current.editor.moved(box)
+        twin._pool = None  # this one's
         twin._episode = replace(self._current, place=place, editor=editor, course=replace(self._current.course))
 
     async def teardown(self) -> None:
@@ -210,6 +212,21 @@ class SweEnv(TextEnv):
         episode, self._episode = self._episode, None
         if episode is not None:
             await episode.place.box.close()
+
+    async def aclose(self) -> None:
+        """Frees everything, what was started ahead too; may be called twice."""
+        await super().aclose()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    @property
+    def _sandboxes(self) -> SandboxPool:
+        """That of the run, else one of its own: who plays a task again gets what has been started meanwhile."""
+        if (pool := pool_in_use()) is not None:
+            return pool
+        self._pool = self._pool or SandboxPool(ready=1, most=2)
+        return self._pool
 
     @property
     def _current(self) -> _Episode:

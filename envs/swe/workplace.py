@@ -12,7 +12,7 @@ from skyrl_gym.envs.swe.container import open_container
 from skyrl_gym.envs.swe.instance import Instance
 from skyrl_gym.envs.swe.packages import PYTHON_ENV, Runtime, runtime
 from skyrl_gym.envs.swe.trees import REPOSITORY, base_tree
-from skyrl_gym.sandbox import Mount, Sandbox, SandboxSpec, open_sandbox
+from skyrl_gym.sandbox import Mount, Sandbox, SandboxPool, SandboxSpec
 
 __all__ = ["Workplace", "open_workplace"]
 
@@ -48,8 +48,8 @@ class Workplace(Protocol):
         ...
 
 
-async def open_workplace(instance: Instance) -> Workplace:
-    """The place to repair a task's repository.
+async def open_workplace(instance: Instance, pool: SandboxPool) -> Workplace:
+    """The place to repair a task's repository, in a sandbox from the pool.
 
     Raises:
         SetupError: it can't be prepared.
@@ -57,10 +57,10 @@ async def open_workplace(instance: Instance) -> Workplace:
         TaskError: the row doesn't fit its source.
     """
     if instance.image:
-        return await open_container(instance)
+        return await open_container(instance, pool)
     tree = await asyncio.to_thread(base_tree, instance)
     needed = await asyncio.to_thread(runtime, instance)
-    return _Local(tree, await open_sandbox(_spec(instance, tree, needed)), needed.python)
+    return _Local(tree, await pool.take(_spec(instance, tree, needed)), needed.python)
 
 
 @dataclass(frozen=True)

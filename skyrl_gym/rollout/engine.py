@@ -21,8 +21,10 @@ from skyrl_gym.rollout.metrics import RunMetrics, Tally
 from skyrl_gym.rollout.places import AttemptPlaces
 from skyrl_gym.rollout.requests import RolloutRequest
 from skyrl_gym.rollout.schedule import Backlog, Order, Slots, Waiting
+from skyrl_gym.rollout.stage import all_ended, close_in_time
 from skyrl_gym.rollout.trajectory import Trajectory, Turn
 from skyrl_gym.rollout.watch import stuck_among, watch
+from skyrl_gym.sandbox import SandboxPool
 
 if TYPE_CHECKING:
     from skyrl_gym.rollout.runner import Runner
@@ -32,6 +34,7 @@ __all__ = ["Run"]
 _log = logging.getLogger(__name__)
 
 BEHIND_S = 1.0
+PREPARED = 8  # tasks whose prepared sandboxes are kept, to begin others with their files
 
 
 class Run:
@@ -63,11 +66,14 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._reported = (self._started, 0)
+        # The setup stage works ahead already; what the attempts of a group share is what was prepared.
+        self._sandboxes = SandboxPool(ready=0, most=PREPARED)
         self._supervisor: asyncio.Task[None] | None = None
         self._supervising = True
 
     async def __aenter__(self) -> Self:
-        self._supervisor = asyncio.create_task(self._supervise(), name="rollout")
+        with self._sandboxes.in_use():
+            self._supervisor = asyncio.create_task(self._supervise(), name="rollout")
         return self
 
     async def __aexit__(
@@ -75,7 +81,7 @@ class Run:
     ) -> None:
         if self._supervisor is not None:
             self._supervisor.cancel()
-            await _ended({self._supervisor})
+            await all_ended({self._supervisor})
 
     def raise_failure(self) -> None:
         """Raises why the run stopped before its end, if it did."""
@@ -148,13 +154,19 @@ class Run:
         for task in (*self._live, *helpers):
             task.cancel()
         # Attempts end within their own bounds, since teardown has a deadline and what hangs is left behind.
-        await _ended({*self._live, *helpers})
+        await all_ended({*self._live, *helpers})
         await self._intake.aclose()
+        closing = asyncio.create_task(self._sandboxes.close(), name="closing of the pool of sandboxes")
+        clocks = self.runner.deadlines
+        leaked, interrupted = await close_in_time(closing, clocks.teardown_s, stop_s=clocks.stop_s)
+        self._tally.leaks += leaked
         cut = [a.trajectory(self._ending or StopReason.CANCELLED) for a in self._numbers if a.begun]
         try:
             self.delivery.flush(tuple(cut))
         except UserError as error:
             self._failure = self._failure or error
+        if interrupted is not None:
+            raise interrupted
 
     def _account_for_the_rest(self) -> None:
         """Every request that has no trajectory yet gets one; those of attempts are on disk already."""
@@ -378,15 +390,3 @@ class Run:
 
 def _same_group(one: RolloutRequest, other: RolloutRequest) -> bool:
     return (one.env_id, one.group) == (other.env_id, other.group)
-
-
-async def _ended(tasks: set[asyncio.Task[None]]) -> None:
-    """Waits for tasks that are being cancelled, through cancellations of the caller."""
-    interrupted: asyncio.CancelledError | None = None
-    while pending := {task for task in tasks if not task.done()}:
-        try:
-            await asyncio.wait(pending)
-        except asyncio.CancelledError as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted

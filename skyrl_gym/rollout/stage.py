@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from skyrl_gym.errors import EnvError, SkyRLError
 
-__all__ = ["close_in_time", "outlast", "settle", "typed", "within"]
+__all__ = ["all_ended", "close_in_time", "outlast", "settle", "typed", "within"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -70,6 +70,18 @@ async def settle(task: asyncio.Task[Any], stop_s: float) -> None:
     if not task.done():
         _log.error("%s ignored its cancellation for %g s and is left behind: a leak", task.get_name(), stop_s)
     task.add_done_callback(_retrieve)
+    if interrupted is not None:
+        raise interrupted
+
+
+async def all_ended(tasks: set[asyncio.Task[Any]]) -> None:
+    """Waits for tasks that are being cancelled, through cancellations of the caller."""
+    interrupted: asyncio.CancelledError | None = None
+    while pending := {task for task in tasks if not task.done()}:
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as error:
+            interrupted = error
     if interrupted is not None:
         raise interrupted
 

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from skyrl_gym.errors import SandboxError
-from skyrl_gym.sandbox import Ledger, Mount, SandboxPool, SandboxSpec, bubblewrap_problem
+from skyrl_gym.sandbox import (
+    Ledger,
+    Mount,
+    Preparation,
+    Sandbox,
+    SandboxPool,
+    SandboxSpec,
+    bubblewrap_problem,
+    pool_in_use,
+)
 
 pytestmark = pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
 
@@ -61,7 +70,7 @@ def test_one_that_died_while_it_waited_is_not_given_out(ledger: Ledger) -> None:
     async def main() -> None:
         async with SandboxPool(ready=1, ledger=ledger) as pool:
             await pool.warm(SandboxSpec())
-            dead: Any = next(iter(pool._ready.values()))[0]
+            dead: Any = next(iter(pool._kinds.values())).ready[0][0]
             os.kill(dead._holder.init, signal.SIGKILL)
             await asyncio.sleep(0.1)
             async with await pool.take(SandboxSpec()) as box:
@@ -98,3 +107,96 @@ def test_a_pool_that_is_closed_while_it_fills_leaves_nothing(ledger: Ledger, del
     asyncio.run(main())
     assert ledger.live == 0
     assert ledger.created == ledger.destroyed
+
+
+def counted(done: list[str], name: str = "a", *, fails: int = 0, takes_s: float = 0.05) -> Preparation[int]:
+    """Writes a file; gives which time it was."""
+
+    async def work(box: Sandbox) -> int:
+        done.append(name)
+        await asyncio.sleep(takes_s)
+        if len(done) <= fails:
+            raise SandboxError("not this time")
+        await box.write("prepared", name.encode())
+        return len(done)
+
+    return Preparation(name, work)
+
+
+def test_what_is_prepared_once_is_there_for_all_who_wait_for_it(ledger: Ledger) -> None:
+    done: list[str] = []
+
+    async def main() -> None:
+        async with SandboxPool(ready=0, ledger=ledger) as pool:
+            taken = await asyncio.gather(*(pool.take_prepared(SandboxSpec(), counted(done)) for _ in range(4)))
+            assert done == ["a"]
+            await taken[0][0].write("prepared", b"changed")
+            assert [await box.read("prepared") for box, _ in taken] == [b"changed", b"a", b"a", b"a"]
+            assert [value for _, value in taken] == [1, 1, 1, 1]
+            assert (pool.kept, pool.ready) == (1, 0)
+            for box, _ in taken:
+                await box.close()
+
+    asyncio.run(main())
+    assert ledger.live == 0
+
+
+def test_what_is_asked_for_once_is_neither_kept_nor_started_ahead(ledger: Ledger) -> None:
+    async def main() -> None:
+        async with SandboxPool(ready=2, ledger=ledger) as pool:
+            box, _ = await pool.take_prepared(SandboxSpec(), counted([]))
+            await box.close()
+            await (await pool.take(SandboxSpec())).close()
+            assert (pool.kept, pool.ready, ledger.created) == (0, 0, 2)
+
+    asyncio.run(main())
+
+
+def test_prepared_files_are_kept_of_so_many_kinds(ledger: Ledger) -> None:
+    async def main() -> None:
+        async with SandboxPool(ready=0, most=2, ledger=ledger) as pool:
+            for name in "abcd":
+                for _ in range(2):
+                    box, _ = await pool.take_prepared(SandboxSpec(), counted([], name))
+                    await box.close()
+            assert pool.kept == 2
+            done: list[str] = []
+            box, _ = await pool.take_prepared(SandboxSpec(), counted(done, "d"))
+            assert (done, await box.read("prepared")) == ([], b"d")
+            await box.close()
+
+    asyncio.run(main())
+    assert ledger.live == 0
+
+
+def test_a_preparation_that_fails_or_is_cancelled_leaves_the_work_to_the_next(ledger: Ledger) -> None:
+    done: list[str] = []
+    preparation = counted(done, fails=1)
+
+    async def main() -> None:
+        async with SandboxPool(ready=0, ledger=ledger) as pool:
+            asked = [asyncio.create_task(pool.take_prepared(SandboxSpec(), preparation)) for _ in range(4)]
+            await asyncio.wait({asked[0]})
+            await asyncio.sleep(0)
+            asked[1].cancel()
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert isinstance(found[0], SandboxError) and isinstance(found[1], asyncio.CancelledError)
+            for box, value in found[2:]:  # type: ignore[misc]
+                assert (value, await box.read("prepared")) == (len(done), b"a")
+                await box.close()
+
+    asyncio.run(main())
+    assert ledger.live == 0
+
+
+def test_it_is_in_use_where_it_was_said_and_in_tasks_that_were_begun_there(ledger: Ledger) -> None:
+    async def found() -> SandboxPool | None:
+        return pool_in_use()
+
+    async def main() -> None:
+        async with SandboxPool(ledger=ledger) as pool:
+            with pool.in_use():
+                begun = asyncio.create_task(found())
+            assert (await begun, await found()) == (pool, None)
+
+    asyncio.run(main())

@@ -1,5 +1,6 @@
 """Tasks of container images. A bubblewrap sandbox stands in for the container: a tree at /testbed, with its history."""
 
+import asyncio
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from skyrl_gym.envs.swe.packages import runtime
 from skyrl_gym.envs.swe.schemas import standard_row
 from skyrl_gym.envs.swe.solve import gold_actions
 from skyrl_gym.errors import GradeError, SetupError, TaskError, UserError
-from skyrl_gym.sandbox import Mount, SandboxSpec, open_sandbox
+from skyrl_gym.policy import ScriptedPolicy
+from skyrl_gym.rollout import RolloutLimits, RolloutRequest, Runner, Trajectory
+from skyrl_gym.sandbox import Mount, SandboxSpec, default_ledger, open_sandbox, pool
 from skyrl_gym.tasks import Task
 
 WRONG, RIGHT = "def half(x):\n    return x // 3\n", "def half(x):\n    return x // 2\n"
@@ -127,15 +130,17 @@ def images() -> Iterator[Path]:
 def _bubblewrap_for_docker(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = runtime(read_instance(Task.from_row({**BASE, "image": None})))
 
-    async def open_instead(spec: SandboxSpec, backend: str) -> Any:
+    async def open_instead(spec: SandboxSpec, backend: str, *, ledger: Any = None, snapshot: Any = None) -> Any:
         assert backend == "docker" and spec.image
         tree = images / ("right" if spec.image == "right" else "base")
         shown = {"/testbed": tree, "/image": images / "image"}
         own = (Mount(str(source), target, "private") for target, source in shown.items())
         env = {**spec.env, "PYTHONPATH": ":".join([*needed.paths, "/testbed"])}
-        return await open_sandbox(replace(spec, image=None, mounts=(*own, *needed.mounts), env=env), "bubblewrap")
+        own_spec = replace(spec, image=None, mounts=(*own, *needed.mounts), env=env)
+        return await open_sandbox(own_spec, "bubblewrap", ledger=ledger, snapshot=snapshot)
 
-    monkeypatch.setattr(container, "open_sandbox", open_instead)
+    for user in (container, pool):
+        monkeypatch.setattr(user, "open_sandbox", open_instead)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -301,3 +306,25 @@ def test_a_row_that_does_not_fit_its_image_is_refused(play: Any) -> None:
         play(Task.from_row({**BASE, "test_patch": TESTS.replace("test_nothing", "other")}))
     with pytest.raises(SetupError, match="could not be cleaned"):
         play(Task.from_row({**BASE, "repository": "/nowhere"}))
+
+
+def test_the_episodes_of_a_group_share_what_was_prepared_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = []
+    clean = container._prepare_for_agent
+
+    async def counted(*arguments: Any) -> Any:
+        prepared.append(1)
+        return await clean(*arguments)
+
+    monkeypatch.setattr(container, "_prepare_for_agent", counted)
+    task = Task.from_row(ROWS["no script"])
+    policy = ScriptedPolicy(lambda prompt: gold_actions(task)[len(prompt.messages) // 2])
+    requests = [RolloutRequest("skyrl/swe-v0", task, "group", sample=n) for n in range(3)]
+
+    async def main() -> list[Trajectory]:
+        return [found async for found in Runner(policy, limits=RolloutLimits(live=3)).run(requests)]
+
+    before = default_ledger().live
+    assert [found.reward for found in asyncio.run(main())] == [1.0, 1.0, 1.0]
+    assert prepared == [1]
+    assert default_ledger().live == before

@@ -151,6 +151,22 @@ async def _open_and_close(env: SweEnv) -> None:
         await env.aclose()
 
 
+def test_who_plays_a_task_again_gets_a_sandbox_that_was_started_meanwhile() -> None:
+    async def main() -> None:
+        env, before = SweEnv(), default_ledger().live
+        for _ in range(2):
+            await env.areset(options={"task": 0})
+        assert env._pool is not None
+        await asyncio.gather(*env._pool._tasks)
+        assert env._pool.ready == 1
+        await env.areset(options={"task": 0})
+        assert (await env._current.place.box.exec("ls", timeout_s=10)).code == 0
+        await env.aclose()
+        assert default_ledger().live == before
+
+    asyncio.run(main())
+
+
 def test_a_setup_that_fails_after_its_sandbox_was_opened_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
     env, before = SweEnv(), default_ledger().live
     monkeypatch.setattr("skyrl_gym.envs.swe.env.Template", lambda text: 1 / 0)

@@ -116,5 +116,5 @@ def test_an_end_that_never_comes_holds_nobody_up_and_is_told(
     rows: list[dict[str, Any]] = [{"teardown": "hangs"}, {}]
     found = play(boxed, ScriptedPolicy(lambda _: ToolCall("done")), rows, teardown_s=0.5)
     assert [found[name].reward for name in ("t0", "t1")] == [1.0, 1.0]
-    assert "t0: teardown did not end within 0.5 s: a leak" in caplog.text
+    assert "teardown of task t0 did not end within 0.5 s: a leak" in caplog.text
     assert ledger.live == 0

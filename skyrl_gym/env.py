@@ -244,7 +244,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._streaks = self._streaks.after(result)
         over = StopReason.MAX_TURNS if self._turns >= self.max_turns else None
         stop = result.stop or self._streaks.stop(self.max_invalid, self.max_repeats) or over
-        result = replace(result, stop=stop)
+        result = result if result.stop is stop else replace(result, stop=stop)
         self._stop = result.stop
         if result.stop is None and (notice := self.notice(result)):
             result = replace(result, observations=add_text(result.observations, notice))
@@ -293,6 +293,8 @@ class TextEnv(gym.Env[Conversation, Action]):
         """Frees the episode's resources, once; a caller's cancellation does not cut it short."""
         if self._open:
             self._open = False
+            if type(self).teardown is TextEnv.teardown:
+                return  # no thread for a hook that does nothing
             with anyio.CancelScope(shield=True):
                 await call_hook(self.teardown)
 
@@ -365,6 +367,8 @@ class TextEnv(gym.Env[Conversation, Action]):
 
     def _as_message(self, action: Action) -> Message:
         message = as_message(action, lambda text: self._dialect.parse(text, self.tool_specs))
+        if all(call.id for call in message.tool_calls):
+            return message
         return replace(message, tool_calls=tuple(self._with_id(i, c) for i, c in enumerate(message.tool_calls)))
 
     def _with_id(self, index: int, call: ToolCall) -> ToolCall:

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+_ROLES: tuple[str, ...] = get_args(Role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class Message:
     reasoning: str | None = None
 
     def __post_init__(self) -> None:
-        if self.role not in get_args(Role):
-            raise MessageError(f"a message's role is one of {', '.join(get_args(Role))}; got {self.role!r}")
+        if self.role not in _ROLES:
+            raise MessageError(f"a message's role is one of {', '.join(_ROLES)}; got {self.role!r}")
         if self.tool_calls and self.role != "assistant":
             raise MessageError(f"only an assistant message has tool calls; got them on role {self.role!r}")
         if self.role == "tool" and self.tool_call_id is None:

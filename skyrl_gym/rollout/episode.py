@@ -52,19 +52,23 @@ class Episode:
             PolicyError, SandboxError, EnvError: the machinery failed.
             TurnTimeout: a turn took too long.
         """
+        turn = self._turn if self.clocks.turn_s is None else self._turn_within_its_clock
         while True:
-            clock = asyncio.timeout(self.clocks.turn_s)
-            try:
-                async with clock:
-                    stop = await self._turn()
-            except TimeoutError as error:
-                if not clock.expired():
-                    raise
-                raise self._turn_timeout() from error
-            if clock.expired():
-                raise self._turn_timeout()
-            if stop is not None:
+            if (stop := await turn()) is not None:
                 return stop
+
+    async def _turn_within_its_clock(self) -> StopReason | None:
+        clock = asyncio.timeout(self.clocks.turn_s)
+        try:
+            async with clock:
+                stop = await self._turn()
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise self._turn_timeout() from error
+        if clock.expired():
+            raise self._turn_timeout()
+        return stop
 
     def _turn_timeout(self) -> TurnTimeout:
         return TurnTimeout(f"turn {len(self.turns)} took longer than {self.clocks.turn_s:g} s")

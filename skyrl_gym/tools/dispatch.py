@@ -35,7 +35,10 @@ async def run_calls(tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> lis
             outcomes.append(ToolResult(_NOT_EXECUTED, is_error=True))
             continue
         batch = _next_batch(tools, calls[len(outcomes) :])
-        outcomes += await asyncio.gather(*(_run_call(tools, call) for call in batch))
+        if len(batch) == 1:  # the usual case, at half of what a task costs
+            outcomes.append(await _run_call(tools, batch[0]))
+        else:
+            outcomes += await asyncio.gather(*(_run_call(tools, call) for call in batch))
     return outcomes
 
 
@@ -96,7 +99,7 @@ def _outcome(found: Tool, value: Any) -> Outcome:
     if isinstance(result.content, tuple):
         return result
     content = cap_text(result.content, found.max_bytes) or f"{found.name} gave no output."
-    return replace(result, content=content)
+    return result if content is result.content else replace(result, content=content)
 
 
 def _as_text(value: Any) -> str:

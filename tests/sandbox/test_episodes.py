@@ -89,6 +89,7 @@ def play(boxed: type[Boxed], policy: Any, rows: list[dict[str, Any]], **deadline
 def test_a_sandbox_that_dies_in_the_third_turn_ends_the_episode_and_asks_no_model_any_more(
     boxed: type[Boxed], ledger: Ledger
 ) -> None:
+    """mini-swe#832: a container ends in the middle of a run, and the run goes on being paid for."""
     asked = []
 
     def answer(prompt: Prompt) -> ToolCall:
@@ -102,6 +103,7 @@ def test_a_sandbox_that_dies_in_the_third_turn_ends_the_episode_and_asks_no_mode
 
 
 def test_a_setup_that_hangs_is_bounded_and_makes_room_for_the_next(boxed: type[Boxed], ledger: Ledger) -> None:
+    """OpenEnv#1036: the agent's timeout does not cover the start of its sandbox."""
     began = time.monotonic()
     found = play(boxed, ScriptedPolicy(lambda _: ToolCall("done")), [{"setup": "hangs"}, {}], setup_s=3.0)
     assert found["t0"].stop_reason is StopReason.SETUP_TIMEOUT
@@ -113,6 +115,7 @@ def test_a_setup_that_hangs_is_bounded_and_makes_room_for_the_next(boxed: type[B
 def test_an_end_that_never_comes_holds_nobody_up_and_is_told(
     boxed: type[Boxed], ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """ade-bench#3: one clean-up that hangs holds up the whole harness."""
     rows: list[dict[str, Any]] = [{"teardown": "hangs"}, {}]
     found = play(boxed, ScriptedPolicy(lambda _: ToolCall("done")), rows, teardown_s=0.5)
     assert [found[name].reward for name in ("t0", "t1")] == [1.0, 1.0]

@@ -121,6 +121,8 @@ def test_two_sandboxes_do_not_see_each_other() -> None:
 
 @needs_bubblewrap
 def test_arguments_hold_no_content() -> None:
+    """NeMo Gym#2284: secrets stand in argument lists, which every user can read."""
+
     async def main() -> bytes:
         async with await open_sandbox(SandboxSpec()) as box:
             writing = asyncio.create_task(box.write("f", b"canary-4711" * 300_000))

@@ -96,6 +96,7 @@ class CommandTests(Harness):
         "name", ["plain.txt", "deep/er/file", "-rf", "--help", "with space", "ünïcode🙂", "$(echo x)"]
     )
     def test_files_of_any_name_are_written_and_read(self, in_sandbox: Any, name: str) -> None:
+        """verifiers#1957: text that begins with a dash is taken for an option."""
         data = bytes(range(256)) * 40
 
         async def work(box: Any) -> Any:
@@ -158,6 +159,7 @@ class CommandTests(Harness):
         assert os.listdir(tmp_path) == ["a.txt"]
 
     def test_the_environment_is_an_allow_list(self, in_sandbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """verifiers#1757, #1758: variables of the host, keys among them, reach the agent."""
         monkeypatch.setenv("SECRET_TOKEN_FOR_TEST", "canary-value")
 
         async def work(box: Any) -> Any:
@@ -179,6 +181,8 @@ class CommandTests(Harness):
         assert survivors(NAP) == []
 
     def test_a_deadline_needs_no_program_inside(self, in_sandbox: Any) -> None:
+        """OpenEnv#1018: there is no deadline where an image lacks GNU timeout."""
+
         async def work(box: Any) -> Any:
             return await box.exec("unset PATH; PATH=/nowhere; while :; do :; done", timeout_s=1)
 
@@ -195,6 +199,8 @@ class CommandTests(Harness):
         assert survivors(NAP) == []
 
     def test_cancelling_a_command_kills_it(self, in_sandbox: Any, survivors: Any) -> None:
+        """verifiers#1628, mini-swe#865: child processes outlive a cancellation."""
+
         async def work(box: Any) -> Any:
             daemons = f"sleep {NAP} & disown; setsid sleep {NAP} & (setsid sleep {NAP} &)"
             task = asyncio.create_task(box.exec(f"{daemons}; sleep {NAP}", timeout_s=60))
@@ -294,6 +300,7 @@ class CommandTests(Harness):
     def test_an_error_at_any_line_of_the_start_leaves_nothing(
         self, ledger: Ledger, tmp_path: Path, own_temporary: Path
     ) -> None:
+        """rllm#616, verifiers#958, OpenJarvis#536: a start that fails half-way frees nothing."""
         (tmp_path / "file").write_bytes(b"x" * 1_000)
         spec = self.made_like(SandboxSpec(mounts=(Mount(str(tmp_path), "/work", "private"),)))
 

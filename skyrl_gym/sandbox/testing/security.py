@@ -108,6 +108,8 @@ for pid in ({host_process}, {os.getpid()}):
         assert probe(lines) == []
 
     def test_killing_everything_harms_nobody_outside(self, in_sandbox: Any, host_process: int) -> None:
+        """NeMo Gym#2262: with a shared pid namespace the agent can kill the runner."""
+
         async def work(box: Any) -> str:
             await check_isolated(box)
             await box.exec("kill -9 -1; kill -9 1", timeout_s=10)

@@ -149,6 +149,8 @@ class ShellTests(Harness):
     def test_a_cancelled_command_is_killed_and_the_next_one_has_its_own_answer(
         self, in_sandbox: Any, survivors: Any
     ) -> None:
+        """verifiers#1628, mini-swe#865: child processes outlive a cancellation."""
+
         async def work(box: Any) -> Any:
             shell = await box.shell()
             task = asyncio.create_task(shell.run(f"sleep {NAP} & sleep {NAP}; echo late", timeout_s=60))
@@ -162,5 +164,6 @@ class ShellTests(Harness):
         assert [r.text for r in in_sandbox(work)] == ["0\n", "1\n"]
 
     def test_a_command_may_be_long(self, in_sandbox: Any) -> None:
+        """verifiers#1834, rllm#649: a payload in the arguments is longer than the kernel takes."""
         (result,) = run_all(in_sandbox, f"x='{'y' * 500_000}'; echo ${{#x}}", timeout_s=20)
         assert result.text == "500000\n"

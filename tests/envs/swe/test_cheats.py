@@ -80,6 +80,8 @@ def test_what_is_left_beside_a_repair_does_not_matter(env: Any, play: Any, besid
 
 
 def test_the_answer_is_not_in_the_sandbox(env: Any) -> None:
+    """mini-swe-agent#787, SWE-bench#465: the repair can be seen in git's history."""
+
     def bash(command: str) -> str:
         return str(env.step(ToolCall("bash", {"command": command}))[0][-1].content)
 

@@ -158,6 +158,7 @@ def bash(env: Any, command: str) -> str:
 
 @pytest.mark.parametrize("name", [name for name in ROWS if name != "an injected bug"])
 def test_neither_the_repair_nor_hidden_tests_nor_later_history_are_in_the_agents_container(name: str, env: Any) -> None:
+    """mini-swe-agent#787, SWE-bench#465, and the hidden tests that a published path links into the repository."""
     env.reset(options={"task": Task.from_row(ROWS[name])})
     for secret in SECRETS:
         found = bash(env, f"grep -rFl -- '{secret}' /testbed /image /tmp /var/tmp /root /home 2>/dev/null | head -3")
@@ -208,6 +209,7 @@ CHEATS = {
 @pytest.mark.parametrize("row", ["no script", "a script", "hidden tests in the image"])
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_cheats_score_0(row: str, cheat: str, play: Any) -> None:
+    """verifiers#1480: what the agent prints is believed to be the exit code."""
     command = f"cat >> moon.py <<'END'\n{CHEATS[cheat]}\nEND"
     assert play(Task.from_row(ROWS[row]), ToolCall("bash", {"command": command}))[0] == 0.0
 

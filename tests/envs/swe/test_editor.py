@@ -12,6 +12,7 @@ pieces = st.sampled_from([b"\t", b"\r\n", b"\n", b"\xef\xbb\xbf", b"\xff", b"\xc
 
 @given(st.lists(pieces).map(b"".join), st.lists(pieces).map(b"".join))
 def test_bytes_around_the_replaced_text_stay(before: bytes, after: bytes) -> None:
+    """The published editor turns tabs into spaces in the whole file."""
     assert replace_text(before + b"@old@" + after, "@old@", "@new@") == before + b"@new@" + after
 
 

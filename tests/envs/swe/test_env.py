@@ -24,6 +24,7 @@ def last(env: Any, action: ToolCall) -> str:
 
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 4, 5])
 def test_gold_is_1_and_doing_nothing_0(env: Any, play: Any, index: int) -> None:
+    """R2E-Gym#27: reward 1 without a change; tunix#2073: reward always 0."""
     task = env.tasks[index]
     reward, metrics = play(task)
     assert (reward, metrics["fail_to_pass"] < 1, metrics["pass_to_pass"], metrics["tests_ran"]) == (0.0, True, 1.0, 1.0)
@@ -72,6 +73,7 @@ def test_a_fork_has_a_repository_of_its_own(env: Any) -> None:
 
 
 def test_the_editor_in_the_sandbox(env: Any) -> None:
+    """The published editor shows .py files only, and its undo of create leaves an empty file."""
     env.reset(options={"task": 0})
 
     def edit(command: str, path: str = "new/file.py", **arguments: Any) -> str:
@@ -122,6 +124,7 @@ def test_a_task_past_its_turns_is_graded(env: Any) -> None:
 
 
 def test_code_that_hangs_the_tests_scores_0(env: Any, play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SWE-smith#26: tests of a repair hang."""
     monkeypatch.setattr("skyrl_gym.envs.swe.grading.SHIPPED_TESTS_S", 3.0)
     task = env.tasks[0]
     package = read_instance(task).repo.rpartition("/")[2]

@@ -13,6 +13,7 @@ SUMMARY = "=========================== short test summary info =================
 
 
 def test_the_summary_names_every_outcome() -> None:
+    """SWE-bench#167: XFAIL and XPASS are taken for something else."""
     log = (
         HEAD
         + "tests/t.py ...F\n"
@@ -72,6 +73,7 @@ def test_colours_are_taken_out() -> None:
 
 
 def test_a_line_that_other_output_has_split_is_made_good_by_the_summary() -> None:
+    """SWE-bench#167: logs hold lines that other output has split."""
     log = f"{HEAD}tests/t.py::test_a some warning\nof a library\nPASSED [100%]\n{SUMMARY}PASSED tests/t.py::test_a\n"
     assert parse_pytest(log) == {"tests/t.py::test_a": "passed"}
 

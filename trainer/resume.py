@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from skyrl_gym.errors import StopReason
-from skyrl_gym.evaluate.runs import JOURNAL, write_whole
+from skyrl_gym.evaluate.runs import JOURNAL, ROLLOUT_METRICS, write_whole
 from skyrl_gym.rollout import RolloutRequest, Trajectory, read_journal
 
-__all__ = ["Finished", "Ledger", "checkpoint_of", "cut_metrics", "journal_of", "mark_whole"]
+__all__ = ["Finished", "Ledger", "checkpoint_of", "cut_metrics", "journal_of", "mark_whole", "rollout_metrics_of"]
 
 _WHOLE = "whole"  # an empty file, the last thing written into a checkpoint
 _UNFINISHED = frozenset({StopReason.CANCELLED, StopReason.RUN_TIMEOUT})
@@ -25,7 +25,16 @@ _UNFINISHED = frozenset({StopReason.CANCELLED, StopReason.RUN_TIMEOUT})
 
 def journal_of(folder: Path, rank: int) -> Path:
     """The journal of a process; the first has the run's own."""
-    return folder / (JOURNAL if rank == 0 else JOURNAL.replace(".jsonl", f".{rank}.jsonl"))
+    return _of_process(folder / JOURNAL, rank)
+
+
+def rollout_metrics_of(folder: Path, rank: int) -> Path:
+    """Where the metrics of a process's runner are written; the first has the run's own."""
+    return _of_process(folder / ROLLOUT_METRICS, rank)
+
+
+def _of_process(file: Path, rank: int) -> Path:
+    return file if rank == 0 else file.with_suffix(f".{rank}.jsonl")
 
 
 class Ledger:

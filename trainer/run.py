@@ -28,7 +28,7 @@ from skyrl_gym.policy import Sampling
 from skyrl_gym.policy.base import Policy
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env
-from skyrl_gym.rollout import Deadlines, Journal, RolloutLimits, Runner
+from skyrl_gym.rollout import Deadlines, Journal, MetricsLog, OnMetrics, RolloutLimits, Runner
 from skyrl_gym.tasks import TaskSet
 from skyrl_gym.trainer.async_ import AsyncSource
 from skyrl_gym.trainer.config import MultiTurnGRPOConfig
@@ -42,7 +42,15 @@ from skyrl_gym.trainer.models import (
     save_model,
 )
 from skyrl_gym.trainer.recipe import EnvSection, Recipe
-from skyrl_gym.trainer.resume import Finished, Ledger, checkpoint_of, cut_metrics, journal_of, mark_whole
+from skyrl_gym.trainer.resume import (
+    Finished,
+    Ledger,
+    checkpoint_of,
+    cut_metrics,
+    journal_of,
+    mark_whole,
+    rollout_metrics_of,
+)
 from skyrl_gym.trainer.source import RolloutSource, Share, SyncSource
 from skyrl_gym.trainer.stream import Ingredient, TaskStream
 from skyrl_gym.trainer.weights import plain_weights
@@ -107,6 +115,7 @@ class _Run:
         self.state.wait_for_everyone()  # what a kill left of a later checkpoint is gone
         self.checkpoint = self.checkpoint or checkpoint_of(Path(config.output_dir))
         self.journal = held.enter_context(Journal(journal_of(folder, self.state.process_index)))
+        self.metrics = held.enter_context(MetricsLog(rollout_metrics_of(folder, self.state.process_index)))
 
     def all(self, ingredients: list[Ingredient], held_out: list[TaskSet]) -> TrainResult:
         if self.state.is_main_process and not (self.folder / "run.json").exists():
@@ -143,7 +152,7 @@ class _Run:
             self._ledger.cut(step)
             cut_metrics(self.folder / "metrics.jsonl", step)
         share = Share(self.state.process_index, self.state.num_processes)
-        runner, size = _runner(recipe, self.policy, self.journal), recipe.train.num_generations
+        runner, size = _runner(recipe, self.policy, self.journal, self.metrics), recipe.train.num_generations
         if not recipe.rollout.staleness:
             return SyncSource(stream, size, runner, self.policy, self.loop, share, finished)
         groups, staleness = recipe.train.prompts_per_step, recipe.rollout.staleness
@@ -234,7 +243,7 @@ def _tasks(recipe: Recipe, section: EnvSection, split: str, count: int | None) -
     return tasks if count is None else tasks.take(count)
 
 
-def _runner(recipe: Recipe, policy: Policy, journal: Journal) -> Runner:
+def _runner(recipe: Recipe, policy: Policy, journal: Journal, on_metrics: OnMetrics) -> Runner:
     return Runner(
         policy,
         Sampling(temperature=recipe.rollout.temperature, max_tokens=recipe.rollout.max_tokens, seed=recipe.seed),
@@ -242,6 +251,7 @@ def _runner(recipe: Recipe, policy: Policy, journal: Journal) -> Runner:
         _limits(recipe),
         Deadlines(episode_s=recipe.rollout.episode_s),
         journal,
+        on_metrics=on_metrics,
         make=_maker(recipe),
     )
 

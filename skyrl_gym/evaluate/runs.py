@@ -32,7 +32,17 @@ from skyrl_gym.evaluate.metrics import Summary
 from skyrl_gym.evaluate.provenance import provenance
 from skyrl_gym.rollout import Trajectory, read_journal
 
-__all__ = ["EXCLUDED", "JOURNAL", "Run", "in_use", "open_run", "provenance", "write_json", "write_whole"]
+__all__ = [
+    "EXCLUDED",
+    "JOURNAL",
+    "ROLLOUT_METRICS",
+    "Run",
+    "in_use",
+    "open_run",
+    "provenance",
+    "write_json",
+    "write_whole",
+]
 
 JOURNAL = "trajectories.jsonl"
 EXCLUDED = "excluded.jsonl"

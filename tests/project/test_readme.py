@@ -125,6 +125,8 @@ def test_it_is_trained_by_the_command_shown(mine: Path, tiny_model: Path) -> Non
     assert (folder / "report.html").is_file()
     step = json.loads((folder / "metrics.jsonl").read_text())
     assert step["step"] == 1 and step["sampled_tokens"] > 0
+    rollouts = [json.loads(line) for line in (folder / "rollout.jsonl").read_text().splitlines()]
+    assert sum(rollouts[-1]["finished"].values()) == 2 and rollouts[-1]["live"] == 0
     spec, depends_on = read_provenance(folder / "eval" / "after")
     assert (spec.env, spec.model, spec.tasks) == ("guess-v0", "runs/guess/model", 1)
     assert depends_on["data"] == open_run(folder / "eval" / "after").config["tasks"]

@@ -3,6 +3,7 @@
 #   make demo        install, then train and evaluate recipes/quickstart.yaml on this machine
 #   make test        install, lint, and run the tests that take seconds
 #   make test-slow   the tests that take minutes or need a package index
+#   make test-ray    the tests on a Ray cluster of two nodes on this machine; installs Ray, some 80 MB
 #   make lint        ruff, mypy and the import contracts
 #   make bench       the benchmarks
 #   make clean       remove .venv and the caches; runs/ stays
@@ -22,7 +23,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint bench clean system
+.PHONY: help demo test test-slow test-ray lint bench clean system
 
 help:
 	@sed -n 's/^#  \( make .*\)/\1/p' Makefile
@@ -35,6 +36,10 @@ test: lint
 
 test-slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile -m slow --timeout 3600
+
+test-ray: $(VENV)/.dev
+	$(PIP) install -e '.[ray]'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow tests/ray
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ Exceptions (catch the widest one you mean)::
      |    +-- GradeError           the grader failed (it did not say "wrong answer")
      |    |    +-- GradeTimeout
      |    +-- EnvError             an environment says that it can't go on
+     |    +-- WorkerLost           the process or node that played the episode died
      +-- ToolError                 raised in a tool: its text is the tool's answer to the model
      +-- EpisodeTimeout            the episode's own clock ran out: the agent's failure, graded
      +-- TurnTimeout               one turn's clock ran out: the agent's failure, graded
@@ -55,6 +56,7 @@ __all__ = [
     "ToolError",
     "TurnTimeout",
     "UserError",
+    "WorkerLost",
     "stop_reason_of",
 ]
 
@@ -128,6 +130,10 @@ class EnvError(InfraError):
     """An environment says that it can't go on for a reason outside the agent's reach."""
 
 
+class WorkerLost(InfraError):
+    """The process or node that played the episode died."""
+
+
 class ToolError(SkyRLError):
     """Raised in a tool, its text becomes the answer to the call: the agent sees it and goes on."""
 
@@ -168,6 +174,7 @@ class StopReason(StrEnum):
     GRADE_ERROR = "grade_error"
     GRADE_TIMEOUT = "grade_timeout"
     ENV_ERROR = "env_error"
+    WORKER_LOST = "worker_lost"
     CRASH = "crash"  # an exception nobody declared: a bug in an environment, tool or policy
     RUN_TIMEOUT = "run_timeout"
     CANCELLED = "cancelled"
@@ -215,6 +222,7 @@ _BY_CLASS: dict[type[BaseException], StopReason] = {
     PolicyError: StopReason.POLICY_ERROR,
     GradeTimeout: StopReason.GRADE_TIMEOUT,
     GradeError: StopReason.GRADE_ERROR,
+    WorkerLost: StopReason.WORKER_LOST,
     InfraError: StopReason.ENV_ERROR,
     EpisodeTimeout: StopReason.EPISODE_TIMEOUT,
     TurnTimeout: StopReason.TURN_TIMEOUT,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from skyrl_gym.errors import RunAborted, StopReason, UserError
 from skyrl_gym.policy.base import ReportsLoad
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Run"]
 
+Attempts: TypeAlias = Callable[["Runner", AttemptPlaces, RolloutRequest, int], Attempt]
+"""Makes attempts."""
+
 _log = logging.getLogger(__name__)
 
 BEHIND_S = 1.0
@@ -44,9 +47,10 @@ class Run:
     room for one wakes it.
     """
 
-    def __init__(self, runner: Runner, requests: Requests) -> None:
+    def __init__(self, runner: Runner, requests: Requests, attempt: Attempts = Attempt) -> None:
         limits = runner.limits
         self.runner = runner
+        self._attempt = attempt
         self.delivery = Delivery(runner.journal, self.wake)
         self.setup = Slots(limits.setup)
         self.running = Slots(limits.running)
@@ -233,7 +237,8 @@ class Run:
     def _begin(self, waiting: Waiting) -> None:
         self._begun += waiting.attempt == 0
         self.setup.take()
-        attempt = Attempt(self.runner, AttemptPlaces(self, self.order(waiting)), waiting.request, waiting.attempt)
+        places = AttemptPlaces(self, self.order(waiting))
+        attempt = self._attempt(self.runner, places, waiting.request, waiting.attempt)
         self._numbers[attempt] = waiting.number
         probe = self._breaker.begin()
         task = asyncio.create_task(self._play(attempt, probe), name=f"task {waiting.request.task.id}")

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from skyrl_gym.rollout.schedule import Order, Slots
 from skyrl_gym.rollout.trajectory import Turn
 
-if TYPE_CHECKING:
-    from skyrl_gym.rollout.engine import Run
+__all__ = ["AttemptPlaces", "Stages"]
 
-__all__ = ["AttemptPlaces"]
+
+class Stages(Protocol):
+    """The stages of a run or of a worker, and who is told what happens in them."""
+
+    setup: Slots
+    running: Slots
+    grading: Slots
+
+    def wake(self) -> None:
+        """A place has become free."""
+        ...
+
+    def works(self, turn: Turn | None = None) -> None:
+        """The policy has answered where there is a turn; else an environment could be prepared."""
+        ...
 
 
 class AttemptPlaces:
     """The place of one attempt: in setup at first, then on its way to run and to grade."""
 
-    def __init__(self, run: Run, order: Callable[[], Order]) -> None:
+    def __init__(self, run: Stages, order: Callable[[], Order]) -> None:
         self._run = run
         self._order = order
         self._held: Slots | None = run.setup

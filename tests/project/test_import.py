@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ["torch", "transformers", "datasets", "trl", "peft", "docker", "playwright", "rich", "typer", "pandas"]
+HEAVY = ["torch", "transformers", "datasets", "trl", "peft", "docker", "playwright", "rich", "typer", "pandas", "ray"]
 
 
 def in_a_fresh_process(code: str) -> str:
@@ -14,7 +14,9 @@ def in_a_fresh_process(code: str) -> str:
     return ran.stdout.strip()
 
 
-@pytest.mark.parametrize("imported", ["skyrl_gym", "skyrl_gym.env", "skyrl_gym.rollout", "skyrl_gym.policy"])
+@pytest.mark.parametrize(
+    "imported", ["skyrl_gym", "skyrl_gym.env", "skyrl_gym.rollout.ray", "skyrl_gym.policy", "skyrl_gym.vector"]
+)
 def test_nothing_heavy_is_loaded(imported: str) -> None:
     code = f"import sys, {imported}; print(sorted(set({HEAVY}) & set(sys.modules)))"
     assert in_a_fresh_process(code) == "[]"

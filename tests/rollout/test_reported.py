@@ -121,7 +121,7 @@ def test_a_run_can_be_cancelled_at_every_step_of_the_loop() -> None:
     steps = 0
     while run_virtual(cancel_after(steps)):
         steps += 1
-    assert steps > 50
+    assert steps > 20, "the whole run was walked through"
 
 
 def test_a_reader_a_hundred_times_slower_than_the_episodes_loses_nothing_and_holds_them_back() -> None:

@@ -28,13 +28,15 @@ from skyrl_gym.messages import ToolCall
 from skyrl_gym.probes import GOLD, Probe
 from skyrl_gym.sandbox import ExecResult, SandboxPool, pool_in_use
 from skyrl_gym.tasks import Task, TaskSet
-from skyrl_gym.tools import ToolResult, finish, tool
+from skyrl_gym.tools import Tool, ToolResult, finish, tool, tools_of
+from skyrl_gym.tools.code_search import CodeSearch, Mode, check_grammars
 
 __all__ = ["SweEnv"]
 
 MAX_OUTPUT = 16_384
 NOTE_ROOM = 512
 BASH_S = 120
+SEARCH_S = 60.0
 NOT_FOUND = 127  # a shell's exit status for a command that is not there
 CHARACTERS = 4  # of a token, about
 
@@ -44,6 +46,7 @@ class _Episode:
     instance: Instance
     place: Workplace
     editor: FileEditor
+    search: CodeSearch
     course: Course
 
 
@@ -52,8 +55,10 @@ class SweEnv(TextEnv):
 
     Args:
         source: where the tasks come from: `shipped`, or one of the published sets that the suite card lists.
-        prompt: `task`, `workflow` with the steps to take, or a file of your own ($repository, $problem, $python).
+        prompt: `task`, `workflow` with the steps to take, or a file of your own ($repository, $problem,
+            $python, $looking).
         hints: which notices and hints the agent gets: turns, tokens, edits, commands, repeats.
+        code_search: whether the agent has the tool `search`, and the prompt names it.
         context_tokens: of the model; the notice of tokens counts from it, at four characters a token.
         kwargs: of `TextEnv`. `tasks` may be a file or hub id with rows in any of the published schemas.
     """
@@ -66,6 +71,7 @@ class SweEnv(TextEnv):
         source: str = SHIPPED,
         prompt: str = "task",
         hints: Sequence[str] = HINTS,
+        code_search: bool = True,
         context_tokens: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -73,7 +79,10 @@ class SweEnv(TextEnv):
         self.source = source
         self.prompt = _prompt(prompt)
         self.hints = check_hints(hints)
+        self.code_search = code_search
         self.context_tokens = context_tokens
+        if code_search:
+            check_grammars()
         super().__init__(**kwargs)
         self._episode: _Episode | None = None
         self._pool: SandboxPool | None = None
@@ -89,13 +98,20 @@ class SweEnv(TextEnv):
         """The tasks of a file or hub id, in whichever published schema."""
         return read_tasks(source)
 
+    def make_tools(self) -> Sequence[Tool]:
+        """Those of the class, without `search` if it is switched off."""
+        return [made for made in tools_of(self) if self.code_search or made.name != "search"]
+
     async def setup(self, task: Task) -> str:
         """Opens a sandbox with the repository in it."""
         instance = read_instance(Task(task.id, standard_row(task.data)))
         place = await open_workplace(instance, self._sandboxes)
-        self._episode = _Episode(instance, place, FileEditor(place.box, place.python), Course())
+        search = CodeSearch(place.box, place.repository)
+        self._episode = _Episode(instance, place, FileEditor(place.box, place.python), search, Course())
         problem = instance.problem_statement.strip()
+        looking = "search and bash" if self.code_search else "bash"
         words = {"repository": place.repository, "problem": problem, "python": place.python or "python"}
+        words["looking"] = looking
         return Template(self.prompt).safe_substitute(words)
 
     def notice(self, result: TurnResult) -> str:
@@ -179,6 +195,21 @@ class SweEnv(TextEnv):
             case _:
                 return await editor.undo(path)
 
+    @tool(timeout_s=SEARCH_S, max_bytes=MAX_OUTPUT, effect="reads")
+    async def search(
+        self, query: str = "", mode: Mode = "find", path: str | None = None, lines: list[int] | None = None
+    ) -> str:
+        """Find definitions by name, who calls them, what is in a file; or text.
+
+        Args:
+            query: a name (Class.method, module.function, part of one), a file, file:name, file:line, or a text
+            mode: find - definitions; callers, callees - of a function; imports - of a file or name; outline - of a
+                file, folder or class; code - lines of a file; text - lines that hold the query
+            path: only in this file or folder, or files that fit a pattern like src/**/*.py
+            lines: code - first and last line
+        """
+        return await self._current.search.search(query, mode, path, lines)
+
     @tool
     async def submit(self) -> ToolResult:
         """Hand in the repository as it is now; this ends the task."""
@@ -203,9 +234,10 @@ class SweEnv(TextEnv):
     async def branch(self, twin: Self) -> None:
         """The repository as it is now, in a sandbox of the twin's own; its shell begins anew."""
         box = await self._current.place.box.fork()
-        place, editor = self._current.place.moved(box), self._current.editor.moved(box)
         twin._pool = None  # this one's
-        twin._episode = replace(self._current, place=place, editor=editor, course=replace(self._current.course))
+        now = self._current
+        place, editor, search = now.place.moved(box), now.editor.moved(box), now.search.moved(box)
+        twin._episode = replace(now, place=place, editor=editor, search=search, course=replace(now.course))
 
     async def teardown(self) -> None:
         """Closes the sandbox."""

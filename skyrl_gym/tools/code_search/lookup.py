@@ -1,0 +1,218 @@
+"""From what was asked to what was meant: names exact, qualified, in part, mistyped; words at last."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from skyrl_gym.tools.code_search.table import Hit, Index, is_test, plain, subwords
+
+__all__ = ["Found", "Query", "bm25", "find", "near_names", "read_query", "within"]
+
+MAX_PARTIAL = 200
+NEAR_SCORE = 72.0
+NEAR_COUNT = 5
+K1, B = 1.2, 0.75
+_KEYWORD = re.compile(
+    r"^(?:(?:async|export|public|static|pub)\s+)*"
+    r"(?:class|def|function|func|fn|struct|interface|trait|enum|type|method|impl|macro)\s+(?=\S)"
+)
+_FILE = re.compile(r"^(?P<path>[^\s:]*[^\s:]\.\w{1,4})(?::(?P<rest>.+))?$")
+_KINDS = {"class": 0, "struct": 0, "interface": 0, "trait": 0, "enum": 0, "type": 1, "function": 1, "method": 1}
+
+
+@dataclass(frozen=True)
+class Query:
+    """What was asked for: `parts` of a qualified name, in a file, or at a line of it."""
+
+    parts: tuple[str, ...]
+    path: str | None = None
+    line: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part; empty if a file alone was asked for."""
+        return self.parts[-1] if self.parts else ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Hits, best first, and how well they fit: `exact`, `inherited`, `spelling`, `partial`, `similar`."""
+
+    how: str
+    hits: tuple[Hit, ...]
+
+
+def read_query(text: str, is_file: Callable[[str], bool]) -> Query:
+    """A query's parts; `path.py`, `path.py:12` and `path.py:Class.method` name a file, if there is such a one."""
+    text = text.strip().strip("`\"'")
+    file = _FILE.match(text)
+    if file and is_file(file["path"]):
+        rest = (file["rest"] or "").lstrip(":")
+        if rest.isdigit():
+            return Query((), file["path"], int(rest))
+        return Query(_parts(rest), file["path"])
+    return Query(_parts(text))
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    text = _KEYWORD.sub("", text.strip())
+    text = re.sub(r"\(.*\)?$|<.*>$|:$", "", text, flags=re.DOTALL).strip()
+    return tuple(part for part in re.split(r"\.|::|#|->", text) if part.strip())
+
+
+def within(path: str, wanted: str | None) -> bool:
+    """Whether a file is the wanted one, below a wanted folder, or fits a pattern."""
+    if not wanted or wanted == ".":
+        return True
+    if any(sign in wanted for sign in "*?["):
+        return _pattern(wanted).fullmatch(path) is not None
+    return path == wanted or path.startswith(f"{wanted.rstrip('/')}/")
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    """`**` stands for any folders, also none; `*` for a part of one name."""
+    made = re.escape(glob).replace(r"\*\*/", "(?:.*/)?").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
+    made = made.replace(r"\?", "[^/]").replace(r"\[", "[").replace(r"\]", "]")
+    try:
+        return re.compile(made if "/" in glob else f"(?:.*/)?{made}")
+    except re.error:
+        return re.compile(re.escape(glob))
+
+
+def find(index: Index, query: Query, path: str | None) -> Found | None:
+    """The definitions that a name fits best; None if it fits none."""
+
+    def fitting(
+        hits: Iterable[Hit], fits: Callable[[Sequence[str], Sequence[str]], bool], parts: Sequence[str]
+    ) -> list[Hit]:
+        return [hit for hit in hits if within(hit.path, path) and fits(_full(hit), parts)]
+
+    exact = index.named(query.name)
+    for fits in (_ends, _follows):
+        if hits := fitting(exact, fits, query.parts):
+            return Found("exact", _ranked(hits))
+    if len(query.parts) > 1 and (hits := _inherited(index, query, path)):
+        return Found("inherited", _ranked(hits))
+    low = [part.lower() for part in query.parts]
+    spelled = [hit for name in index.spelled(plain(query.name)) for hit in index.named(name)]
+    if hits := fitting(spelled, _follows_plainly, low):
+        return Found("spelling", _ranked(hits))
+    if hits := fitting(_partial(index, query.name), _follows_loosely, low):
+        return Found("partial", _ranked(hits, query.name))
+    near = [] if " " in query.name else near_names(index, query.name)  # several words are no slip of the keys
+    similar = [hit for name in near for hit in index.named(name)]
+    if hits := fitting(similar, _follows_loosely, [*low[:-1], ""]) or fitting(similar, lambda *_: True, ()):
+        return Found("similar", tuple(sorted(hits, key=lambda hit: (near.index(hit.definition.name), _rank(hit)))))
+    return None
+
+
+def near_names(index: Index, name: str, score: float = NEAR_SCORE) -> list[str]:
+    """The names of definitions that are spelled most like one."""
+    from rapidfuzz import fuzz, process
+
+    if len(name) < 3:
+        return []
+    forms = dict.fromkeys(form for table in index.tables for form in table.spellings)
+    found = process.extract(plain(name), forms.keys(), scorer=fuzz.ratio, limit=NEAR_COUNT * 2, score_cutoff=score)
+    near = [known for form, _, _ in found for known in index.spelled(form) if index.named(known)]
+    return near[:NEAR_COUNT]
+
+
+def bm25(index: Index, text: str, path: str | None, limit: int = 5) -> list[tuple[str, list[str]]]:
+    """The files that hold the words of a text best, each with the words of it in which they are."""
+    count = len(index.paths) or 1
+    average = (index.base.length + index.patch.length) / count or 1
+    scores: dict[str, float] = defaultdict(float)
+    held: dict[str, list[str]] = defaultdict(list)
+    for part in dict.fromkeys(subwords(text)):
+        times: dict[str, int] = defaultdict(int)
+        for word in {word for table in index.tables for word in table.vocabulary.get(part, ())}:
+            for file in index.mentioning(word):
+                if source := index.source(file):
+                    times[file] += source.facts.frequencies[word]
+                    held[file].append(word)
+        weight = math.log(1 + (count - len(times) + 0.5) / (len(times) + 0.5))
+        for file, frequency in times.items():
+            length = source.facts.length if (source := index.source(file)) else average
+            scores[file] += weight * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
+    best = sorted((file for file in scores if within(file, path)), key=lambda file: (-scores[file], file))
+    return [(file, held[file]) for file in best[:limit]]
+
+
+def _full(hit: Hit) -> list[str]:
+    """A definition's whole dotted name, the folders and the file first."""
+    *folders, file = PurePosixPath(hit.path).parts
+    stem = file.split(".")[0]
+    return [*folders, *([] if stem in ("__init__", "index", "mod") else [stem]), *hit.definition.qualified.split(".")]
+
+
+def _ends(full: Sequence[str], parts: Sequence[str]) -> bool:
+    return list(full[-len(parts) :]) == list(parts)
+
+
+def _follows(full: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether the parts are among the name's in their order: what a package offers is often defined deeper."""
+    rest = iter(full)
+    return all(part in rest for part in parts)
+
+
+def _follows_plainly(full: Sequence[str], parts: Sequence[str]) -> bool:
+    return _follows([plain(part) for part in full], [plain(part) for part in parts])
+
+
+def _follows_loosely(full: Sequence[str], parts: Sequence[str]) -> bool:
+    return _follows([part.lower() for part in full[:-1]], parts[:-1])
+
+
+def _partial(index: Index, name: str) -> list[Hit]:
+    low = name.lower()
+    if len(low) < 2:
+        return []
+    names = {known for known in index.names() if low in known.lower()} | _with_subwords(index, subwords(name))
+    best = sorted(names, key=lambda known: (not known.lower().startswith(low), len(known), known))
+    return [hit for known in best[:MAX_PARTIAL] for hit in index.named(known)]
+
+
+def _with_subwords(index: Index, parts: Sequence[str]) -> set[str]:
+    """The names that are made of all these, and more."""
+    found: set[str] = set()
+    for table in index.tables:
+        holding = [set(table.vocabulary.get(part, ())) for part in parts]
+        if holding:
+            found |= set.intersection(*holding) & table.names.keys()
+    return found
+
+
+def _inherited(index: Index, query: Query, path: str | None) -> list[Hit]:
+    """A method that a class has from its bases; the nearest of them."""
+    classes = [hit for hit in index.named(query.parts[-2]) if within(hit.path, path)]
+    seen = {hit.definition.name for hit in classes}
+    methods = index.named(query.name)
+    while classes:
+        bases = {base.rpartition(".")[2] for hit in classes for base in hit.definition.bases} - seen
+        seen |= bases
+        found = [hit for hit in methods if any(part in bases for part in hit.definition.qualified.split(".")[-2:-1])]
+        if found:
+            return found
+        classes = [hit for base in bases for hit in index.named(base)]
+    return []
+
+
+def _rank(hit: Hit) -> tuple[object, ...]:
+    definition = hit.definition
+    return is_test(hit.path), _KINDS.get(definition.kind, 2), hit.path.count("/"), hit.path, definition.first
+
+
+def _ranked(hits: list[Hit], part: str = "") -> tuple[Hit, ...]:
+    low = part.lower()
+
+    def key(hit: Hit) -> tuple[object, ...]:
+        name = hit.definition.name.lower()
+        return is_test(hit.path), not name.startswith(low), len(name) if low else 0, _rank(hit)
+
+    return tuple(sorted(dict.fromkeys(hits), key=key))

@@ -1,0 +1,155 @@
+"""What is defined, called and mentioned where, in all files of a repository together."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from skyrl_gym.tools.code_search.facts import Definition, FileFacts
+
+__all__ = ["Hit", "Index", "Source", "Table", "is_test", "plain", "subwords"]
+
+_TEST_FOLDERS = frozenset({"test", "tests", "testing", "__tests__"})
+_TEST_FILE = re.compile(r"(test|tests|conftest)\.\w+|test_.*|.*_test\.\w+|.*\.(test|spec)\.\w+")
+_SUBWORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A file's bytes, and what they say."""
+
+    data: bytes
+    facts: FileFacts
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """As `grep -n` counts them."""
+        return [line.removesuffix("\r") for line in self.data.decode(errors="replace").split("\n")]
+
+
+class Hit(NamedTuple):
+    """A definition in a file; `number` is its place among the file's definitions."""
+
+    path: str
+    number: int
+    definition: Definition
+
+
+def plain(name: str) -> str:
+    """A name without what spelling differs in: case and underscores."""
+    return name.replace("_", "").lower() or name
+
+
+def subwords(text: str) -> list[str]:
+    """`HTTPServer_port2` as http, server, port, 2."""
+    return [word.lower() for word in _SUBWORD.findall(text)]
+
+
+def is_test(path: str) -> bool:
+    """Whether a file is a test by the names of its folders and its own, whole names: `latest/` is none."""
+    parts = PurePosixPath(path).parts
+    return bool(_TEST_FOLDERS & set(parts[:-1])) or _TEST_FILE.fullmatch(parts[-1]) is not None
+
+
+class Table:
+    """Files by path, and of each name where it is. It never changes, so that any number of episodes can share it."""
+
+    def __init__(self, files: Mapping[str, Source]) -> None:
+        self.files = dict(sorted(files.items()))
+        self.names: dict[str, list[Hit]] = defaultdict(list)
+        self.calls: dict[str, list[str]] = defaultdict(list)
+        self.words: dict[str, list[str]] = defaultdict(list)
+        self.derived: dict[str, list[Hit]] = defaultdict(list)
+        for path, source in self.files.items():
+            for number, definition in enumerate(source.facts.definitions):
+                hit = Hit(path, number, definition)
+                self.names[definition.name].append(hit)
+                for base in definition.bases:
+                    self.derived[base.rpartition(".")[2]].append(hit)
+            for name in source.facts.calls or ():
+                self.calls[name].append(path)
+            for word in source.facts.words:
+                self.words[word].append(path)
+        for made in (self.names, self.calls, self.words, self.derived):
+            made.default_factory = None
+
+    @cached_property
+    def spellings(self) -> dict[str, list[str]]:
+        """The names of definitions by their plain form."""
+        made: dict[str, list[str]] = defaultdict(list)
+        for name in self.names:
+            made[plain(name)].append(name)
+        return dict(made)
+
+    @cached_property
+    def vocabulary(self) -> dict[str, list[str]]:
+        """The words by what they are made of."""
+        made: dict[str, list[str]] = defaultdict(list)
+        for word in self.words:
+            for part in set(subwords(word)):
+                made[part].append(word)
+        return dict(made)
+
+    @cached_property
+    def length(self) -> int:
+        """In words."""
+        return sum(source.facts.length for source in self.files.values())
+
+
+@dataclass(frozen=True)
+class Index:
+    """A table that is shared, and what is different in one episode: `hidden` of its files are gone or changed."""
+
+    base: Table
+    hidden: Set[str] = frozenset()
+    patch: Table = field(default_factory=lambda: Table({}))
+
+    @property
+    def tables(self) -> tuple[Table, Table]:
+        """Both; what is hidden is still in the first."""
+        return self.base, self.patch
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """All files, in order."""
+        return sorted({*(path for path in self.base.files if path not in self.hidden), *self.patch.files})
+
+    def source(self, path: str) -> Source | None:
+        """A file, if it is a source file that can be read."""
+        return self.patch.files.get(path) or (None if path in self.hidden else self.base.files.get(path))
+
+    def named(self, name: str) -> list[Hit]:
+        """The definitions with exactly this name."""
+        return [*self._shown_hits(self.base.names.get(name, ())), *self.patch.names.get(name, ())]
+
+    def derived(self, name: str) -> list[Hit]:
+        """The classes that name this one as a base."""
+        return [*self._shown_hits(self.base.derived.get(name, ())), *self.patch.derived.get(name, ())]
+
+    def calling(self, name: str) -> list[str]:
+        """The files that call something of this name."""
+        return self._shown(self.base.calls.get(name, ())) + self.patch.calls.get(name, [])
+
+    def mentioning(self, word: str) -> list[str]:
+        """The files in which a word stands."""
+        return self._shown(self.base.words.get(word, ())) + self.patch.words.get(word, [])
+
+    def names(self) -> Iterator[str]:
+        """The names of all definitions, a few perhaps twice or of files that are gone by now."""
+        yield from self.base.names
+        yield from self.patch.names
+
+    def spelled(self, form: str) -> list[str]:
+        """The names whose plain form this is."""
+        return [*self.base.spellings.get(form, ()), *self.patch.spellings.get(form, ())]
+
+    def _shown(self, paths: Iterable[str]) -> list[str]:
+        return [path for path in paths if path not in self.hidden]
+
+    def _shown_hits(self, hits: Iterable[Hit]) -> Iterator[Hit]:
+        return (hit for hit in hits if hit.path not in self.hidden)

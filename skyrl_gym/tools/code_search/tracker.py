@@ -1,0 +1,95 @@
+"""The index of one episode's repository: what is shared with others, and what has changed since."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+
+from skyrl_gym.tools.code_search.repository import Repository
+from skyrl_gym.tools.code_search.store import Store
+from skyrl_gym.tools.code_search.table import Index, Source, Table
+
+__all__ = ["Tracker"]
+
+THREADS = 4
+
+
+class Tracker:
+    """Follows a repository: every look at it lists the files again, and reads those that have changed.
+
+    The first look asks for the digests of all files, so that what another episode has read is not read again.
+    """
+
+    def __init__(self, repository: Repository, store: Store) -> None:
+        self.repository = repository
+        self._store = store
+        self._lock = asyncio.Lock()
+        self._stamps: dict[str, str] = {}
+        self._index: Index | None = None
+
+    def moved(self, repository: Repository) -> Tracker:
+        """Of a copy of the repository elsewhere, whose files may have other change times: they are looked at again."""
+        return Tracker(repository, self._store)
+
+    async def index(self) -> Index:
+        """The index of the files as they are now.
+
+        Raises:
+            ToolError: they can't be listed or read in time.
+            MissingDependency: a grammar is not installed.
+        """
+        async with self._lock:
+            stamps = await self.repository.stamps()
+            if self._index is None:
+                self._index = Index(await self._shared_table(stamps))
+            elif stamps != self._stamps:
+                self._index = await self._changed(self._index, stamps)
+            self._stamps = stamps
+            return self._index
+
+    async def _shared_table(self, stamps: Mapping[str, str]) -> Table:
+        digests = await self.repository.digests(stamps)
+        listed = "\0".join(f"{path}\0{digests.get(path)}" for path in sorted(stamps))
+        key = hashlib.sha256(listed.encode(errors="surrogateescape")).hexdigest()
+        while True:
+            future, is_mine = self._store.claim(key)
+            if not is_mine:
+                try:
+                    return await asyncio.shield(asyncio.wrap_future(future))
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if not future.cancelled() or (task is not None and task.cancelling()):
+                        raise
+                    continue
+            table = None
+            try:
+                table = await asyncio.to_thread(Table, await self._sources(digests))
+                return table
+            finally:
+                self._store.settle(key, future, table)
+
+    async def _sources(self, digests: Mapping[str, str]) -> dict[str, Source]:
+        held = self._store.known(digests)
+        missing = [path for path in digests if path not in held]
+        return {**held, **await self._read(missing)} if missing else held
+
+    async def _read(self, paths: list[str]) -> dict[str, Source]:
+        data = await self.repository.read(paths)
+        wanted = [path for path in paths if path in data]
+
+        def add(part: list[str]) -> dict[str, Source]:
+            return {path: self._store.add(path, data[path]) for path in part}
+
+        parts = [wanted[start::THREADS] for start in range(THREADS)] if len(wanted) > THREADS else [wanted]
+        made = await asyncio.gather(*(asyncio.to_thread(add, part) for part in parts))
+        return {path: source for part in made for path, source in part.items()}
+
+    async def _changed(self, index: Index, stamps: Mapping[str, str]) -> Index:
+        gone = [path for path in self._stamps if path not in stamps]
+        changed = [path for path, stamp in stamps.items() if self._stamps.get(path) != stamp]
+        fresh = await self._read(changed)
+        touched = {*gone, *changed}
+        kept = {path: source for path, source in index.patch.files.items() if path not in touched}
+        patch = await asyncio.to_thread(Table, {**kept, **fresh})
+        return Index(index.base, index.hidden | (touched & index.base.files.keys()), patch)

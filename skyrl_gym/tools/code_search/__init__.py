@@ -6,8 +6,8 @@ is loaded with the first search (`pip install 'skyrl-suite[swe]'`).
 
 from skyrl_gym.tools.code_search.answers import Mode
 from skyrl_gym.tools.code_search.languages import check_grammars
-from skyrl_gym.tools.code_search.parsers import Parsers, default_parsers
+from skyrl_gym.tools.code_search.parsers import Parsers
 from skyrl_gym.tools.code_search.search import CodeSearch
 from skyrl_gym.tools.code_search.store import Store
 
-__all__ = ["CodeSearch", "Mode", "Parsers", "Store", "check_grammars", "default_parsers"]
+__all__ = ["CodeSearch", "Mode", "Parsers", "Store", "check_grammars"]

@@ -10,7 +10,7 @@ from functools import cached_property
 from sys import intern
 from typing import Any, NamedTuple
 
-__all__ = ["Definition", "FileFacts", "Import", "Problem"]
+__all__ = ["Definition", "FileFacts", "Import"]
 
 NO_PARENT = -1
 
@@ -40,14 +40,6 @@ class Import(NamedTuple):
     line: int
 
 
-class Problem(NamedTuple):
-    """Where a file stops making sense: line and column from 1, and what stands there."""
-
-    line: int
-    column: int
-    text: str
-
-
 @dataclass(frozen=True)
 class FileFacts:
     """Facts of one file. `calls` has the lines of each called name; `definitions` are in order of their lines.
@@ -61,7 +53,6 @@ class FileFacts:
     imports: tuple[Import, ...] = ()
     words: tuple[str, ...] = ()
     counts: array[int] = field(default_factory=lambda: array("H"))
-    problem: Problem | None = None
 
     @cached_property
     def length(self) -> int:
@@ -101,7 +92,6 @@ class FileFacts:
             "imports": self.imports,
             "words": " ".join(self.words),
             "counts": self.counts.tolist(),
-            "problem": self.problem,
         }
 
     @classmethod
@@ -119,7 +109,6 @@ class FileFacts:
                 tuple(Import(module, tuple(names), line) for module, names, line in data["imports"]),
                 tuple(map(intern, data["words"].split())),
                 array("H", data["counts"]),
-                data["problem"] and Problem(*data["problem"]),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"these are no facts of a file: {error!r}") from error

@@ -38,11 +38,13 @@ class Language:
 LANGUAGES: Mapping[str, Language] = MappingProxyType(
     {
         "python": Language("tree_sitter_python", (".py", ".pyi", ".pyw"), ("python",)),
-        "javascript": Language("tree_sitter_javascript", (".js", ".jsx", ".mjs", ".cjs"), ("javascript", "jsx")),
-        "typescript": Language(
-            "tree_sitter_typescript", (".ts", ".mts", ".cts"), ("typescript",), "language_typescript"
+        "javascript": Language(
+            "tree_sitter_javascript", (".js", ".jsx", ".mjs", ".cjs"), ("ecmascript", "javascript", "jsx")
         ),
-        "tsx": Language("tree_sitter_typescript", (".tsx",), ("typescript", "jsx"), "language_tsx"),
+        "typescript": Language(
+            "tree_sitter_typescript", (".ts", ".mts", ".cts"), ("ecmascript", "typescript"), "language_typescript"
+        ),
+        "tsx": Language("tree_sitter_typescript", (".tsx",), ("ecmascript", "typescript", "jsx"), "language_tsx"),
         "go": Language("tree_sitter_go", (".go",), ("go",)),
         "rust": Language("tree_sitter_rust", (".rs",), ("rust",)),
         "java": Language("tree_sitter_java", (".java",), ("java",)),

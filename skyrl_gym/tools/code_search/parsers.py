@@ -12,7 +12,7 @@ import threading
 from functools import cache
 from typing import Any
 
-from skyrl_gym.tools.code_search.facts import FileFacts, Problem
+from skyrl_gym.tools.code_search.facts import FileFacts
 from skyrl_gym.tools.code_search.languages import load_grammar
 
 __all__ = ["MAX_FILE_BYTES", "Parsers", "default_parsers"]
@@ -50,20 +50,11 @@ class Parsers:
         Raises:
             MissingDependency: the grammar is not installed.
         """
-        answer = self._ask("scan", language, data)
+        answer = self._ask(language, data)
         try:
             return FileFacts.from_json(answer) if isinstance(answer, dict) else FileFacts(language)
         except ValueError:
             return FileFacts(language)
-
-    def find_problem(self, language: str, data: bytes) -> Problem | None:
-        """The first place where the syntax is wrong; None too if that can't be told in time.
-
-        Raises:
-            MissingDependency: the grammar is not installed.
-        """
-        answer = self._ask("check", language, data)
-        return Problem(*answer) if isinstance(answer, list) else None
 
     def close(self) -> None:
         """Ends the processes; the next call begins new ones."""
@@ -72,14 +63,14 @@ class Parsers:
         for process in idle:
             process.end()
 
-    def _ask(self, work: str, language: str, data: bytes) -> Any:
+    def _ask(self, language: str, data: bytes) -> Any:
         """The answer; None if there is none: the file is too large or takes too long, or the process died of it."""
         if len(data) > MAX_FILE_BYTES:
             return None
         with self._free:
             process = self._take(language)
             try:
-                answer = process.ask({"work": work, "language": language, "size": len(data)}, data)
+                answer = process.ask({"language": language, "size": len(data)}, data)
             except (OSError, ValueError):
                 process.end()
                 return None

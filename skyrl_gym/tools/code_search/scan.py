@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skyrl_gym.tools.code_search.facts import NO_PARENT, Definition, FileFacts, Import, Problem
+from skyrl_gym.tools.code_search.facts import NO_PARENT, Definition, FileFacts, Import
 from skyrl_gym.tools.code_search.languages import load_grammar
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Captures = dict[str, list[tree_sitter.Node]]
 
-__all__ = ["find_problem", "scan"]
+__all__ = ["scan"]
 
 MAX_NAME = 200
 MAX_DEFINITIONS = 20_000
@@ -78,33 +78,6 @@ def scan(language: str, data: bytes) -> FileFacts:
         tuple(word.decode() for word in words),
         array("H", (min(count, MAX_COUNT) for count in words.values())),
     )
-
-
-def find_problem(language: str, data: bytes) -> Problem | None:
-    """The first place where the syntax is wrong.
-
-    Raises:
-        MissingDependency: the language's grammar is not installed.
-    """
-    cursor = load_grammar(language).parser.parse(data).walk()
-    if cursor.node is None or not cursor.node.has_error:
-        return None
-    # Down to the first node that is wrong itself, past those without an error below them.
-    while not (cursor.node.is_error or cursor.node.is_missing):
-        moved = cursor.goto_first_child()
-        while moved and not cursor.node.has_error:
-            moved = cursor.goto_next_sibling()
-        if not moved:
-            break
-    node = cursor.node
-    row, column = node.start_point
-    text = f"{node.type!r} is missing" if node.is_missing else f"unexpected {_start(data, node)!r}"
-    return Problem(row + 1, column + 1, text)
-
-
-def _start(data: bytes, node: tree_sitter.Node) -> str:
-    line = data[node.start_byte : node.start_byte + 60].split(b"\n", 1)[0]
-    return line.decode(errors="replace").strip() or "end"
 
 
 def _text(data: bytes, node: tree_sitter.Node) -> str:

@@ -1,6 +1,6 @@
 """The process that parses: files that nobody vouches for stay out of the process that plays the episodes.
 
-It reads a line of JSON (what to do, the language, how many bytes) and then the bytes, and answers with a line of JSON.
+It reads a line of JSON (the language, how many bytes) and then the bytes, and answers with the facts in a line of JSON.
 It ends when its socket does, or after a minute without work.
 """
 
@@ -13,7 +13,7 @@ import socket
 import sys
 from typing import Any, BinaryIO
 
-from skyrl_gym.tools.code_search.scan import find_problem, scan
+from skyrl_gym.tools.code_search.scan import scan
 
 __all__ = ["main"]
 
@@ -31,14 +31,11 @@ def main() -> None:
     with connection, connection.makefile("rb") as stream:
         try:
             while order := stream.readline():
-                answer = json.dumps(_done(json.loads(order), stream), separators=(",", ":"))
+                answer = json.dumps(_scanned(json.loads(order), stream), separators=(",", ":"))
                 connection.sendall(answer.encode() + b"\n")
         except (TimeoutError, ConnectionError):
             pass
 
 
-def _done(order: dict[str, Any], stream: BinaryIO) -> Any:
-    data = stream.read(order["size"])
-    if order["work"] == "scan":
-        return scan(order["language"], data).to_json()
-    return find_problem(order["language"], data)
+def _scanned(order: dict[str, Any], stream: BinaryIO) -> dict[str, Any]:
+    return scan(order["language"], stream.read(order["size"])).to_json()

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, replace
 
-from skyrl_gym.env import TextEnv
 from skyrl_gym.errors import StopReason, stop_reason_of
-from skyrl_gym.policy.base import Policy, Sampling
-from skyrl_gym.registration import make_env
+from skyrl_gym.policy.base import Policy
 from skyrl_gym.rollout.attempt import Attempt, Places, Setting
 from skyrl_gym.rollout.engine import Run
-from skyrl_gym.rollout.failures import FailurePolicy
 from skyrl_gym.rollout.intake import Requests
-from skyrl_gym.rollout.journal import Journal
-from skyrl_gym.rollout.metrics import OnMetrics
-from skyrl_gym.rollout.requests import Deadlines, RolloutLimits, RolloutRequest
-from skyrl_gym.rollout.runner import Runner
-from skyrl_gym.rollout.schedule import Estimates
+from skyrl_gym.rollout.requests import RolloutLimits, RolloutRequest
+from skyrl_gym.rollout.runner import Runner, RunSettings
 from skyrl_gym.rollout.stage import outlast
 from skyrl_gym.rollout.trajectory import Trajectory
 from skyrl_gym.rollout.workers import Cluster, Orders, Played, Workers
@@ -29,7 +22,7 @@ __all__ = ["Cluster", "RayRunner"]
 
 
 @dataclass(frozen=True)
-class RayRunner:
+class RayRunner(RunSettings[Callable[[], Policy]]):
     """Plays many episodes at once on the workers of a Ray cluster.
 
     What is asked for, tried again and written down is decided here, where `run` is called; a worker that dies costs
@@ -43,17 +36,6 @@ class RayRunner:
         sampling, env_kwargs, deadlines, journal, failures, on_metrics, metrics_every_s, estimates: as of `Runner`.
     """
 
-    policy: Callable[[], Policy]
-    sampling: Sampling = Sampling()
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    limits: RolloutLimits = RolloutLimits()
-    deadlines: Deadlines = Deadlines()
-    journal: Journal | None = None
-    failures: FailurePolicy = FailurePolicy()
-    on_metrics: OnMetrics = lambda metrics: None
-    metrics_every_s: float = 5.0
-    make: Callable[..., TextEnv] = make_env
-    estimates: Estimates = field(default_factory=Estimates)
     cluster: Cluster = Cluster()
 
     async def run(self, requests: Requests) -> AsyncGenerator[Trajectory, None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from skyrl_gym.env import TextEnv
 from skyrl_gym.policy.base import Policy, Sampling
@@ -18,11 +18,30 @@ from skyrl_gym.rollout.requests import Deadlines, RolloutLimits, RolloutRequest
 from skyrl_gym.rollout.schedule import Estimates
 from skyrl_gym.rollout.trajectory import Trajectory
 
-__all__ = ["Runner"]
+__all__ = ["RunSettings", "Runner"]
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
-class Runner:
+class RunSettings(Generic[P]):
+    """How a runner plays, wherever its environments are; `policy` is what the runner takes for one."""
+
+    policy: P
+    sampling: Sampling = Sampling()
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    limits: RolloutLimits = RolloutLimits()
+    deadlines: Deadlines = Deadlines()
+    journal: Journal | None = None
+    failures: FailurePolicy = FailurePolicy()
+    on_metrics: OnMetrics = lambda metrics: None
+    metrics_every_s: float = 5.0
+    make: Callable[..., TextEnv] = make_env
+    estimates: Estimates = field(default_factory=Estimates)
+
+
+@dataclass(frozen=True)
+class Runner(RunSettings[Policy]):
     """Plays many episodes at once against one policy.
 
     Args:
@@ -36,18 +55,6 @@ class Runner:
         make: makes an environment from an id and `env_kwargs`.
         estimates: how long tasks take, learned from run to run.
     """
-
-    policy: Policy
-    sampling: Sampling = Sampling()
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    limits: RolloutLimits = RolloutLimits()
-    deadlines: Deadlines = Deadlines()
-    journal: Journal | None = None
-    failures: FailurePolicy = FailurePolicy()
-    on_metrics: OnMetrics = lambda metrics: None
-    metrics_every_s: float = 5.0
-    make: Callable[..., TextEnv] = make_env
-    estimates: Estimates = field(default_factory=Estimates)
 
     @property
     def max_context(self) -> int | None:

@@ -12,16 +12,16 @@ A line of JSON is kept of each run that has ended; what is there is not run agai
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
 
 from skyrl_gym import register_file
+from skyrl_gym.evaluate.estimates import mean_of_tasks
 from skyrl_gym.trainer.recipe import load_recipe
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -71,16 +71,13 @@ ABLATIONS: dict[str, Pair] = {
     ),
     "correction, 2 steps behind": Pair({"train": OURS}, {"train": OURS | STALE}, {"staleness": 2}),
 }
-# Of Student's t, two-sided 95 %, by degrees of freedom.
-T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 11: 2.20, 15: 2.13}
 
 
 def interval(values: list[float]) -> str:
     """The mean and its 95 % interval over seeds."""
-    if len(values) < 2:
-        return f"{fmean(values):+.3f}"
-    half = T95.get(len(values) - 1, 1.96) * stdev(values) / math.sqrt(len(values))
-    return f"{fmean(values):+.3f} [{fmean(values) - half:+.3f}, {fmean(values) + half:+.3f}]"
+    found = mean_of_tasks(values)
+    bounds = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}]"
+    return f"{found.value:+.3f}{bounds}"
 
 
 def small_model(line: str, seed: int, steps: int, tasks: int, out: Path) -> Result:

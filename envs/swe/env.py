@@ -109,9 +109,12 @@ class SweEnv(TextEnv):
         search = CodeSearch(place.box, place.repository)
         self._episode = _Episode(instance, place, FileEditor(place.box, place.python), search, Course())
         problem = instance.problem_statement.strip()
-        looking = "search and bash" if self.code_search else "bash"
-        words = {"repository": place.repository, "problem": problem, "python": place.python or "python"}
-        words["looking"] = looking
+        words = {
+            "repository": place.repository,
+            "problem": problem,
+            "python": place.python or "python",
+            "looking": "search and bash" if self.code_search else "bash",
+        }
         return Template(self.prompt).safe_substitute(words)
 
     def notice(self, result: TurnResult) -> str:

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from skyrl_gym.tools.code_search.table import Hit, Index, is_test, plain, subwords
 
-__all__ = ["Found", "Query", "bm25", "find", "near_names", "read_query", "within"]
+__all__ = ["Found", "Query", "bm25", "find", "is_pattern", "near_names", "read_query", "within"]
 
 MAX_PARTIAL = 200
 NEAR_SCORE = 72.0
@@ -65,11 +65,16 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(part for part in re.split(r"\.|::|#|->", text) if part.strip())
 
 
+def is_pattern(path: str) -> bool:
+    """Whether it stands for all paths that fit it."""
+    return any(sign in path for sign in "*?[")
+
+
 def within(path: str, wanted: str | None) -> bool:
     """Whether a file is the wanted one, below a wanted folder, or fits a pattern."""
     if not wanted or wanted == ".":
         return True
-    if any(sign in wanted for sign in "*?["):
+    if is_pattern(wanted):
         return _pattern(wanted).fullmatch(path) is not None
     return path == wanted or path.startswith(f"{wanted.rstrip('/')}/")
 

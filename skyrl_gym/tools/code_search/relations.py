@@ -10,7 +10,7 @@ from typing import NamedTuple
 from skyrl_gym.tools.code_search.lookup import Query, within
 from skyrl_gym.tools.code_search.table import Hit, Index, Source, is_test
 
-__all__ = ["Site", "callees", "callers", "imported_by", "receiver_fits", "sites_of_import"]
+__all__ = ["Site", "callees", "callers", "imported_by", "sites_of_import"]
 
 MAX_FILES = 400
 
@@ -47,12 +47,12 @@ def callers(index: Index, query: Query, path: str | None, owners: Iterable[Hit] 
             continue
         for line in dict.fromkeys(source.facts.lines_called(query.name)):
             site = _site(file, source, line)
-            if not family or receiver_fits(site, query.name, family):
+            if not family or _receiver_fits(site, query.name, family):
                 sites.append(site)
     return sites
 
 
-def receiver_fits(site: Site, name: str, family: frozenset[str]) -> bool:
+def _receiver_fits(site: Site, name: str, family: frozenset[str]) -> bool:
     """Whether a call could be of a method of the family, by what it is called on."""
     on_self = re.search(rf"\b(?:self|cls|this)\s*(?:\.|->)\s*{re.escape(name)}\b", site.text)
     return on_self is None or any(part in family for part in site.inside.split("."))

@@ -8,7 +8,7 @@ import posixpath
 from skyrl_gym.errors import ToolError
 from skyrl_gym.tools.code_search import show
 from skyrl_gym.tools.code_search.answers import AROUND, Mode, answer, by_words
-from skyrl_gym.tools.code_search.lookup import within
+from skyrl_gym.tools.code_search.lookup import is_pattern, within
 from skyrl_gym.tools.code_search.repository import Match, Place, Repository
 from skyrl_gym.tools.code_search.store import Store, default_store
 from skyrl_gym.tools.code_search.table import Index
@@ -74,13 +74,8 @@ class CodeSearch:
     async def _text(self, query: str, path: str | None) -> str:
         if not query.strip() or "\n" in query:
             raise ToolError("mode='text' needs a query of one line.")
-        is_pattern = path is not None and any(sign in path for sign in "*?[")
-        place = "." if path is None or is_pattern else f"./{path}"
         for ignore_case in (False, True):
-            found = await self.tracker.repository.matches(query, place, ignore_case=ignore_case)
-            if is_pattern:
-                found = [match for match in found if within(match.path, path)]
-            if found:
+            if found := await self._lines(query, path, ignore_case=ignore_case):
                 case = " (in other case)" if ignore_case else ""
                 files = len({match.path for match in found})
                 next_ = _code_at(found[0])
@@ -95,19 +90,17 @@ class CodeSearch:
         text = query.strip()
         inside = f" in {path}" if path else ""
         head = f"No definition{inside} is named {text!r} or nearly so."
-        if "\n" not in text and (
-            found := await self.tracker.repository.matches(text, "." if _wild(path) else f"./{path}")
-        ):
-            found = [match for match in found if within(match.path, path)]
-            if found:
-                next_ = _code_at(found[0])
-                return f"{head} {len(found)} lines hold it as text:\n{show.matches(found)}\nNext: {next_}"
+        if "\n" not in text and (found := await self._lines(text, path)):
+            next_ = _code_at(found[0])
+            return f"{head} {len(found)} lines hold it as text:\n{show.matches(found)}\nNext: {next_}"
         return await asyncio.to_thread(by_words, index, text, path, head)
+
+    async def _lines(self, text: str, path: str | None, *, ignore_case: bool = False) -> list[Match]:
+        """The lines that hold a text, in all files that are meant by a path."""
+        place = "." if path is None or is_pattern(path) else f"./{path}"
+        found = await self.tracker.repository.matches(text, place, ignore_case=ignore_case)
+        return [match for match in found if within(match.path, path)]
 
 
 def _code_at(match: Match) -> str:
     return show.call(mode="code", path=match.path, lines=[max(1, match.line - AROUND), match.line + AROUND])
-
-
-def _wild(path: str | None) -> bool:
-    return path is None or any(sign in path for sign in "*?[")

@@ -17,9 +17,6 @@ from typing import Any
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from skyrl_gym import Message, TaskSet, TextEnv, ToolResult, finish, tool
 from skyrl_gym.background import BackgroundLoop
 from skyrl_gym.chat.testing import tiny_tokenizer
@@ -32,6 +29,7 @@ from skyrl_gym.trainer.config import MultiTurnGRPOConfig
 from skyrl_gym.trainer.grpo import MultiTurnGRPOTrainer
 from skyrl_gym.trainer.source import SyncSource
 from skyrl_gym.trainer.stream import Ingredient, TaskStream
+from skyrl_gym.trainer.testing import tiny_model
 
 GROUPS, SIZE, HELD_OUT = 2, 16, 128
 
@@ -116,15 +114,6 @@ class Learned:
     curve: list[float]
     before: float
     after: float
-
-
-def tiny_model(seed: int) -> Any:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-    return LlamaForCausalLM(config)
 
 
 def learn(setup: Setup, seed: int = 0) -> Learned:

@@ -18,20 +18,10 @@ from skyrl_gym.chat.testing import tiny_tokenizer
 from skyrl_gym.rollout import RolloutRequest, Trajectory, Transition, Turn
 from skyrl_gym.trainer.source import Share
 from skyrl_gym.trainer.stream import Ingredient, TaskStream
+from skyrl_gym.trainer.testing import tiny_model
 
 GROUP = 4
 TASKS = TaskSet.from_rows([{"id": f"t{i}"} for i in range(4)])
-
-
-def tiny_model(seed: int = 0) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-    return LlamaForCausalLM(config)
 
 
 def recorded(request: RolloutRequest, *, forks: bool = False) -> Trajectory:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 
 from skyrl_gym.tools.code_search.repository import Repository
-from skyrl_gym.tools.code_search.store import Store
+from skyrl_gym.tools.code_search.store import Store, digest
 from skyrl_gym.tools.code_search.table import Index, Source, Table
 
 __all__ = ["Tracker"]
@@ -62,12 +62,15 @@ class Tracker:
                     if not future.cancelled() or (task is not None and task.cancelling()):
                         raise
                     continue
-            table = None
+            shared = None
             try:
-                table = await asyncio.to_thread(Table, await self._sources(digests))
+                sources = await self._sources(digests)
+                table = await asyncio.to_thread(Table, sources)
+                if await asyncio.to_thread(_are_as_said, sources, digests):
+                    shared = table
                 return table
             finally:
-                self._store.settle(key, future, table)
+                self._store.settle(key, future, shared)
 
     async def _sources(self, digests: Mapping[str, str]) -> dict[str, Source]:
         held = self._store.known(digests)
@@ -93,3 +96,8 @@ class Tracker:
         kept = {path: source for path, source in index.patch.files.items() if path not in touched}
         patch = await asyncio.to_thread(Table, {**kept, **fresh})
         return Index(index.base, index.hidden | (touched & index.base.files.keys()), patch)
+
+
+def _are_as_said(sources: Mapping[str, Source], digests: Mapping[str, str]) -> bool:
+    """Whether files are what their place said before they were read: it is the agent's, and may say anything."""
+    return {path: digest(source.data) for path, source in sources.items()} == dict(digests)

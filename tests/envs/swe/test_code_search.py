@@ -202,6 +202,35 @@ def test_files_are_parsed_once_for_all_episodes_on_a_repository(repository: Path
 # ---- what an agent could leave in the way
 
 
+class Liar:
+    """A place that gives another's digests for its own."""
+
+    def __init__(self, box: Sandbox, other: Sandbox) -> None:
+        self._box, self._other = box, other
+
+    async def exec(self, command: Any, **settings: Any) -> Any:
+        box = self._other if any("sha256sum" in word for word in command) else self._box
+        return await box.exec(command, **settings)
+
+
+def test_an_episode_that_lies_about_its_files_misleads_no_other(repository: Path) -> None:
+    async def play() -> None:
+        parsers = Parsers()
+        store = Store(parsers)
+        spec = SandboxSpec(mounts=(Mount(str(repository), "/work", "private"),))
+        try:
+            async with await open_sandbox(spec) as mine, await open_sandbox(spec) as other:
+                await mine.write("latest/mod.py", b"def zzplanted():\n    pass\n")
+                assert "1 definition" in await CodeSearch(Liar(mine, other), "/work", store).search("zzplanted")
+                honest = CodeSearch(other, "/work", store)
+                assert "No definition" in await honest.search("zzplanted")
+                assert "1 definition" in await honest.search("newest_value")
+        finally:
+            parsers.close()
+
+    asyncio.run(play())
+
+
 def test_links_binaries_and_strange_files_are_no_obstacle(repository: Path) -> None:
     async def work(ask: Ask, box: Sandbox) -> None:
         made = (

@@ -155,7 +155,7 @@ def ours(model: Any, folder: str, turns: int, tool_s: float) -> Cost:
     stream = TaskStream([Ingredient("look", Look().tasks)], BATCH // GROUP)
     trainer = MultiTurnGRPOTrainer(
         source=SyncSource(stream, GROUP, runner, policy, loop), model=model, processing_class=tokenizer(),
-        args=MultiTurnGRPOConfig(**settings(folder, turns)),
+        args=MultiTurnGRPOConfig(**settings(folder, turns), share_prefixes=False),  # which TRL doesn't do either
     )  # fmt: skip
     cost = measured(trainer, "tools/calls")
     loop.run(policy.aclose())

@@ -9,7 +9,7 @@ import torch
 
 from skyrl_gym.trainer.samples import Sample
 
-__all__ = ["collate", "deal", "pack"]
+__all__ = ["collate", "deal", "filled", "pack"]
 
 T = TypeVar("T")
 
@@ -43,14 +43,17 @@ def deal(chunks: Sequence[T], micro_steps: int) -> list[list[T]]:
     return [list(chunks[micro_steps - 1 - step :: micro_steps]) for step in range(micro_steps)]
 
 
-def collate(samples: Sequence[Sample], rows: int, pad_id: int) -> dict[str, torch.Tensor]:
-    """The tensors of a chunk, each (rows, length): prompts padded left, completions right.
+def filled(samples: Sequence[Sample], rows: int, pad_id: int) -> list[Sample]:
+    """So many samples: those that are missing are padding outside the loss, for a process that waits for others."""
+    return [*samples, *[Sample((pad_id,), (pad_id,), (0,), (), (), (), (), "", -1)] * (rows - len(samples))]
 
-    Missing rows are padding outside the loss: what a process does while others are busy.
+
+def collate(samples: Sequence[Sample], pad_id: int) -> dict[str, torch.Tensor]:
+    """The tensors of a chunk, each (samples, length): prompts padded left, completions right.
+
     `advantages` is (rows,) where each row has a single one. `sampling_per_token_logps` is there only when
     every sample has logprobs.
     """
-    samples = [*samples, *[Sample((pad_id,), (pad_id,), (0,), (), (), (), (), "", -1)] * (rows - len(samples))]
     completions = [s.completion_ids for s in samples]
     batch = {
         "prompt_ids": _pad([s.prompt_ids for s in samples], pad_id, left=True),

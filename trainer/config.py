@@ -46,7 +46,11 @@ class MultiTurnGRPOConfig(GRPOConfig):  # type: ignore[misc]
     )
     importance_clip: float = field(default=2.0, metadata={"help": "the ratio above which it truncates or masks"})
     max_forward_tokens: int | None = field(
-        default=None, metadata={"help": "tokens of one forward pass, padding included"}
+        default=None, metadata={"help": "tokens of one forward pass, padding included, shared ones once"}
+    )
+    share_prefixes: bool = field(
+        default=True,
+        metadata={"help": "read what sequences have in common once, where the model allows it and it pays"},
     )
     log_trajectories: int | None = field(
         default=None, metadata={"help": "with log_completions: so many of each step in the table; None: all"}

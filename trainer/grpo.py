@@ -25,11 +25,12 @@ from trl import GRPOTrainer
 from skyrl_gym.errors import ConfigError, RunAborted
 from skyrl_gym.messages import to_openai
 from skyrl_gym.rollout import ErrorInfo, Trajectory
-from skyrl_gym.trainer.batching import collate, deal, pack
+from skyrl_gym.trainer.batching import collate, deal, filled, pack
 from skyrl_gym.trainer.config import MultiTurnGRPOConfig
 from skyrl_gym.trainer.corrections import Mismatch, importance_weights, mismatch
 from skyrl_gym.trainer.metrics import batch_metrics
 from skyrl_gym.trainer.outcomes import Outcome, advantages_of, groups_with_signal
+from skyrl_gym.trainer.prefixes import WORTH_SHARING, Tree, can_share, pack_shared, saved_share
 from skyrl_gym.trainer.samples import Sample, samples_of
 from skyrl_gym.trainer.source import RolloutSource
 from skyrl_gym.trainer.weights import plain_weights
@@ -73,6 +74,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         super().__init__(args=args, train_dataset=rows, reward_funcs=_unused_reward, **kwargs)
         self._source = source
         self._on_batch = on_batch
+        self._shares = args.share_prefixes and can_share(self.model)
         self._micro_steps: list[list[dict[str, Any]]] = []
         self._chunk: dict[str, Any] = {}
         self._mismatch = Mismatch(0.0, 0.0, 1.0)
@@ -111,10 +113,20 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """TRL's; the loss reads the advantages after it, so weights for them are set here, at no second pass."""
-        found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        if "tree" in self._chunk:
+            found = self._read_tree(model, dict(self._chunk["tree"]))
+        else:
+            found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         if torch.is_grad_enabled() and "sampling_per_token_logps" in self._chunk:
             self._weigh(self._chunk, found[0].detach())
         return found
+
+    def _read_tree(self, model: Any, tree: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None, None]:
+        """Log-probabilities and entropies of completions (rows, length), their common beginnings read once."""
+        places = tree.pop("places")
+        with self.accelerator.autocast():
+            read = model(**tree, fused_lm_head=True)
+        return read.log_probs[0][places], None if read.entropy is None else read.entropy[0][places], None
 
     # ---- one rollout phase
 
@@ -165,14 +177,20 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if self.beta == 0.0 and not self._entropy_bonus_enabled:
             samples = [sample for sample in samples if any(sample.advantages)]  # the rest has no gradient
         self._refuse_missing_logprobs(samples)
-        packed = pack(samples, self.args.per_device_train_batch_size, self.args.max_forward_tokens)
+        saved = saved_share(samples) if self._shares and not self.aux_loss_enabled else 0.0
+        shares = saved >= WORTH_SHARING
+        cut = pack_shared if shares else pack
+        packed = cut(samples, self.args.per_device_train_batch_size, self.args.max_forward_tokens)
+        self._record({"shared_tokens": saved if shares else 0.0})
         told = gather_object([(*counts, [len(rows) for rows in packed])])
         trajectories, tokens = max(1, sum(one[0] for one in told)), sum(one[1] for one in told)
         # Every process does the same passes, of as many rows: collective operations are made for nothing else.
         shape = [max(rows) for rows in zip_longest(*(one[2] for one in told), fillvalue=0)]
         packed += [[]] * (len(shape) - len(packed))
         scale = self._loss_scale(len(shape), trajectories)
-        chunks = [self._tensors(some, rows, tokens, scale(rows)) for some, rows in zip(packed, shape, strict=True)]
+        chunks = [
+            self._tensors(some, rows, tokens, scale(rows), shares) for some, rows in zip(packed, shape, strict=True)
+        ]
         return deal(chunks, self.args.steps_per_generation)
 
     def _loss_scale(self, chunks: int, trajectories: int) -> Callable[[int], float]:
@@ -184,12 +202,16 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             return lambda rows: micro_steps / chunks
         return lambda rows: rows * micro_steps * self.accelerator.num_processes / trajectories
 
-    def _tensors(self, samples: list[Sample], rows: int, tokens: int, scale: float) -> dict[str, Any]:
-        device = self.accelerator.device
-        batch = collate(samples, rows, self.processing_class.pad_token_id)
+    def _tensors(self, samples: list[Sample], rows: int, tokens: int, scale: float, shares: bool) -> dict[str, Any]:
+        device, pad_id = self.accelerator.device, self.processing_class.pad_token_id
+        samples = filled(samples, rows, pad_id)
+        batch = collate(samples, pad_id)
         chunk: dict[str, Any] = {name: value.to(device) for name, value in batch.items()}
         chunk |= {"num_items_in_batch": torch.tensor(tokens, device=device), "loss_scale": scale}
+        if shares:
+            chunk["tree"] = Tree.of(samples).tensors(device)
         if self.beta != 0.0:
+            self._chunk = chunk  # what is read
             chunk["ref_per_token_logps"] = self._reference_logps(chunk)
         return chunk
 

@@ -60,6 +60,7 @@ class TrainSection(_Section):
     num_generations: int = Field(default=8, ge=2, description="trajectories of one task: the group")
     per_device_train_batch_size: int = Field(default=8, ge=1, description="sequences of one forward pass")
     max_forward_tokens: int | None = Field(default=None, ge=1, description="tokens of one, padding included")
+    share_prefixes: bool = Field(default=True, description="read what sequences have in common once")
     learning_rate: float = Field(default=1e-6, gt=0)
     lr_scheduler_type: str = "constant"
     warmup_steps: int = Field(default=0, ge=0)

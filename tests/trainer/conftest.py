@@ -81,7 +81,23 @@ class Recorded:
         return found
 
 
-def one_step(folder: Path, source: Any, *, rows: int = 8, **settings: Any) -> dict[str, torch.Tensor]:
+def odd_ones_begin_alone(number: int, trajectory: Trajectory) -> Trajectory:
+    """Every second trajectory has nothing in common with any other, nor its turns with each other."""
+    if number % 2 == 0:
+        return trajectory
+
+    def alone(turn: Turn, start: int) -> Turn:
+        assert turn.transition is not None
+        ids = (start, *turn.transition.input_ids[1:])
+        return replace(turn, transition=replace(turn.transition, input_ids=ids))
+
+    turns = tuple(alone(turn, 100 + 2 * number + place) for place, turn in enumerate(trajectory.turns))
+    return replace(trajectory, turns=turns)
+
+
+def one_step(
+    folder: Path, source: Any, *, rows: int = 8, model: Any = None, peft: Any = None, **settings: Any
+) -> dict[str, torch.Tensor]:
     """The weights after one SGD step with learning rate 1."""
     from skyrl_gym.trainer.config import MultiTurnGRPOConfig
     from skyrl_gym.trainer.grpo import MultiTurnGRPOTrainer
@@ -90,12 +106,15 @@ def one_step(folder: Path, source: Any, *, rows: int = 8, **settings: Any) -> di
     steps = 16 // (rows * world)
     config = MultiTurnGRPOConfig(
         output_dir=str(folder), per_device_train_batch_size=rows, gradient_accumulation_steps=steps,
-        steps_per_generation=steps, num_generations=GROUP, learning_rate=1.0, optim="sgd",
+        steps_per_generation=steps, num_generations=GROUP, optim="sgd",
         max_grad_norm=1e9, lr_scheduler_type="constant", bf16=False, use_cpu=True, report_to="none",
         save_strategy="no", gradient_checkpointing=False, disable_tqdm=True, logging_steps=1,
-        max_completion_length=32, temperature=1.0, seed=0, **{"max_steps": 1} | settings,
+        max_completion_length=32, temperature=1.0, seed=0, **{"max_steps": 1, "learning_rate": 1.0} | settings,
     )  # fmt: skip
-    trainer = MultiTurnGRPOTrainer(source=source, args=config, model=tiny_model(), processing_class=tiny_tokenizer())
+    model = tiny_model() if model is None else model
+    trainer = MultiTurnGRPOTrainer(
+        source=source, args=config, model=model, processing_class=tiny_tokenizer(), peft_config=peft
+    )
     trainer.train()
     source.log = {k: v for line in trainer.state.log_history for k, v in line.items()}
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -119,7 +138,7 @@ def tools() -> Any:
     class Tools:
         GROUP, TASKS = GROUP, TASKS
         tiny_model, one_step, distance = staticmethod(tiny_model), staticmethod(one_step), staticmethod(distance)
-        recorded = staticmethod(recorded)
+        recorded, odd_ones_begin_alone = staticmethod(recorded), staticmethod(odd_ones_begin_alone)
         Recorded = Recorded
 
     return Tools

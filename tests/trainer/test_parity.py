@@ -263,26 +263,34 @@ warnings.simplefilter("ignore")
 spec = importlib.util.spec_from_file_location("shared", sys.argv[1])
 shared = importlib.util.module_from_spec(spec); spec.loader.exec_module(shared)
 shared.torch.set_num_threads(1)
-source = shared.Recorded(excluded=frozenset({1, 3, 5, 6}))  # of the second process far more
+change = getattr(shared, sys.argv[4], lambda number, trajectory: trajectory)
+source = shared.Recorded(forks=True, excluded=frozenset({1, 3, 5, 6}), change=change)  # far more of the second process
 weights = shared.one_step(pathlib.Path(sys.argv[2]), source, rows=4, loss_type=sys.argv[3])
-if int(shared.os.environ.get("RANK", "0")) == 0:
-    print("WEIGHTS" + json.dumps({n: float(w.double().sum()) for n, w in weights.items()}))
+rank = shared.os.environ["RANK"]
+told = {"weights": {n: float(w.double().sum()) for n, w in weights.items()}, "log": source.log}
+pathlib.Path(sys.argv[2], f"told.{rank}.json").write_text(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
-def test_two_processes_take_the_same_step_as_one(tmp_path: Path, tools: Any, loss_type: str) -> None:
+@pytest.mark.parametrize(
+    ("loss_type", "change", "shares"),
+    [("dapo", "", (True, True)), ("grpo", "", (True, True)), ("dapo", "odd_ones_begin_alone", (True, False))],
+    ids=["dapo", "grpo", "only the first shares prefixes"],
+)
+def test_two_processes_take_the_same_step_as_one(
+    tmp_path: Path, tools: Any, loss_type: str, change: str, shares: tuple[bool, bool]
+) -> None:
     script = tmp_path / "step.py"
     script.write_text(PROGRAM)
-    arguments = [str(script), str(Path(__file__).parent / "conftest.py"), str(tmp_path / "out"), loss_type]
+    arguments = [str(script), str(Path(__file__).parent / "conftest.py"), str(tmp_path), loss_type, change]
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run([*launch, *arguments], capture_output=True, text=True, env=environment, timeout=110)
-    found = [line for line in done.stdout.splitlines() if "WEIGHTS" in line]
-    assert found, done.stderr[-3_000:]
-    two = json.loads(found[0].split("WEIGHTS")[1])
-    one = tools.one_step(
-        tmp_path / "one", tools.Recorded(excluded=frozenset({1, 3, 5, 6})), rows=8, loss_type=loss_type
-    )
-    for name, total in two.items():
+    assert done.returncode == 0, done.stderr[-3_000:]
+    two = [json.loads((tmp_path / f"told.{rank}.json").read_text()) for rank in (0, 1)]
+    assert tuple(told["log"]["shared_tokens"] > 0.2 for told in two) == shares
+    change_one = getattr(tools, change, lambda number, trajectory: trajectory)
+    source = tools.Recorded(forks=True, excluded=frozenset({1, 3, 5, 6}), change=change_one)
+    one = tools.one_step(tmp_path / "one", source, rows=8, loss_type=loss_type, share_prefixes=False)
+    for name, total in two[0]["weights"].items():
         assert total == pytest.approx(float(one[name].double().sum()), abs=2e-4), name

@@ -11,7 +11,7 @@ from skyrl_gym import StopReason, assistant
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.rollout import Trajectory, Transition, Turn
 from skyrl_gym.trainer.advantages import advantages, returns_to_go, turn_advantages
-from skyrl_gym.trainer.batching import collate, deal, pack
+from skyrl_gym.trainer.batching import collate, deal, filled, pack
 from skyrl_gym.trainer.samples import Sample, samples_of
 
 ids = st.lists(st.integers(0, 9), max_size=4).map(tuple)
@@ -157,7 +157,7 @@ def test_packing_keeps_every_sample_once_and_within_the_bounds(
     chunks = pack(samples, rows, budget)
     assert sorted(s.trajectory for chunk in chunks for s in chunk) == list(range(len(samples)))
     for chunk in chunks:
-        tensors = collate(chunk, len(chunk), 0)
+        tensors = collate(chunk, 0)
         area = tensors["prompt_ids"].numel() + tensors["completion_ids"].numel()
         assert len(chunk) <= rows
         assert len(chunk) == 1 or area <= budget
@@ -165,7 +165,7 @@ def test_packing_keeps_every_sample_once_and_within_the_bounds(
 
 def test_missing_rows_are_padding_outside_the_loss() -> None:
     sample = Sample((1, 2), (3, 4, 5), (1, 0, 1), (-0.5, -1.0), (0, 0), (0, 1), (0.5, 0.25), "t", 0)
-    whole, padded = collate([sample], 1, 9), collate([sample], 3, 9)
+    whole, padded = collate([sample], 9), collate(filled([sample], 3, 9), 9)
     assert {name: value.tolist() for name, value in whole.items()} == {
         name: value[:1].tolist() for name, value in padded.items()
     }

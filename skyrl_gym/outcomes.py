@@ -17,10 +17,14 @@ StepTuple: TypeAlias = tuple[Conversation, float, bool, bool, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A reward and what it is made of. `metrics` are numbers for reports; they don't train."""
+    """A reward and what it is made of. `metrics` are numbers for reports; they don't train.
+
+    `artifacts` are texts by name that show what was graded, a patch for instance.
+    """
 
     reward: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    artifacts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ import re
 import secrets
 import shlex
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import PurePosixPath
 
-from skyrl_gym.envs.swe.changes import MAX_ARCHIVE, READ_S, Changes, belongs_to_tests, taken_over, unpacked
+from skyrl_gym.envs.swe.changes import MAX_ARCHIVE, READ_S, Changes, belongs_to_tests, unpacked
+from skyrl_gym.envs.swe.diffs import diff
 from skyrl_gym.envs.swe.instance import Image, Instance
 from skyrl_gym.envs.swe.logs import START, Outcomes, as_listed, log_parser, reads_pytest, section, suite_ran
 from skyrl_gym.envs.swe.report import CANARY, Order, TestReport, announced, program, read_report
@@ -110,9 +111,7 @@ class Container:
         if held is None:
             return None
         changed = sorted(name for name, found in held.items() if self.base.get(name) != found)
-        wanted = "".join(f"./{name}\0" for name in changed).encode(errors="surrogateescape")
-        archive = await _read(self.box, _FETCH, self.image, wanted) if changed else None
-        contents = unpacked(archive.output) if archive else {}
+        contents = await _fetch(self.box, self.image, changed)
         if contents is None:
             return None
         gone = (name for name in self.base if name not in held and not self._is_hidden(name))
@@ -152,7 +151,7 @@ async def _prepare_for_agent(instance: Instance, box: Sandbox) -> tuple[str | No
 
 
 async def test_in_container(instance: Instance, changes: Changes) -> TestReport:
-    """The report of the task's tests on a fresh container with the changes that count.
+    """The report of the task's tests on a fresh container with the changes.
 
     Raises:
         GradeError: the tests could not even be begun.
@@ -163,11 +162,14 @@ async def test_in_container(instance: Instance, changes: Changes) -> TestReport:
     read = await asyncio.to_thread(log_parser, image.log_parser)  # importing one takes seconds
     async with await open_sandbox(_spec(image), "docker") as box:
         await _prepare(box, instance)
-        await _lay_on(box, image, taken_over(instance, changes))
+        before = await _fetch(box, image, changes)
+        await _lay_on(box, image, changes)
         if image.eval_script:
-            return await _run_script(box, image, read)
-        await _apply(box, image, instance.test_patch)
-        return await _run_pytest(box, instance)
+            report = await _run_script(box, image, read)
+        else:
+            await _apply(box, image, instance.test_patch)
+            report = await _run_pytest(box, instance)
+    return replace(report, patch=await asyncio.to_thread(diff, before or {}, changes))
 
 
 test_in_container.__test__ = False  # type: ignore[attr-defined]  # not a test case
@@ -216,6 +218,12 @@ async def _hashes(box: Sandbox, image: Image, names: bytes) -> dict[str, str] | 
         if gap and len(digest) == 64:
             found[name.removeprefix("./")] = digest
     return found or None
+
+
+async def _fetch(box: Sandbox, image: Image, names: Iterable[str]) -> dict[str, bytes] | None:
+    """The files that there are of those named; None when they can't be read."""
+    wanted = "".join(f"./{name}\0" for name in names).encode(errors="surrogateescape")
+    return unpacked((await _read(box, _FETCH, image, wanted)).output) if wanted else {}
 
 
 async def _read(box: Sandbox, script: str, image: Image, names: bytes) -> ExecResult:

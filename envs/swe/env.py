@@ -225,8 +225,9 @@ class SweEnv(TextEnv):
         if changes is None:
             return Grade(*score(episode.instance, TestReport(intact=False)))
         counted = taken_over(episode.instance, changes)
-        reward, metrics = score(episode.instance, await run_tests(episode.instance, counted))
-        return Grade(reward, {**metrics, "files_changed": float(len(counted))})
+        report = await run_tests(episode.instance, counted)
+        reward, metrics = score(episode.instance, report)
+        return Grade(reward, {**metrics, "files_changed": float(len(counted))}, {"patch": report.patch})
 
     def probes(self, task: Task) -> dict[str, Probe]:
         """The gold patch, carried out through the tools, and every cheat of the kit."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from skyrl_gym.envs.swe.changes import Changes, lay_on, taken_over
 from skyrl_gym.envs.swe.container import test_in_container
+from skyrl_gym.envs.swe.diffs import diff, held_in
 from skyrl_gym.envs.swe.instance import Instance
 from skyrl_gym.envs.swe.packages import PYTHON_ENV, Runtime, runtime
 from skyrl_gym.envs.swe.patches import apply_patch
@@ -37,13 +39,15 @@ async def run_tests(instance: Instance, changes: Changes) -> TestReport:
         SandboxError: the grading sandbox failed.
         TaskError: the task's own test patch does not apply.
     """
+    changes = taken_over(instance, changes)
     if instance.image:
         return await test_in_container(instance, changes)
     needed = await asyncio.to_thread(runtime, instance)
     order = Order.of(instance, REPOSITORY, needed.paths)
     with scratch_folder() as scratch:
         tree = await asyncio.to_thread(_tree_to_test, instance, changes, scratch, order.canary)
-        return await _run(instance, tree, needed, order)
+        report = await _run(instance, tree, needed, order)
+    return replace(report, patch=await asyncio.to_thread(_patch, instance, changes))
 
 
 def verdicts(instance: Instance, report: TestReport) -> dict[str, bool]:
@@ -111,10 +115,14 @@ def _tree_to_test(instance: Instance, changes: Changes, scratch: Path, canary: s
     tree = scratch / "tree"
     copy_tree(base_tree(instance), tree)
     apply_patch(tree, instance.test_patch)  # before the changes, none of which can then stand in its way
-    lay_on(tree, taken_over(instance, changes))
+    lay_on(tree, changes)
     (tree / canary).write_text(CANARY)
     make_readable(scratch)
     return tree
+
+
+def _patch(instance: Instance, changes: Changes) -> str:
+    return diff(held_in(base_tree(instance), changes), changes)
 
 
 async def _run(instance: Instance, tree: Path, needed: Runtime, order: Order) -> TestReport:

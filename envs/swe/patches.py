@@ -37,14 +37,12 @@ def run_git(
     # The tree may lie inside another repository, which must not be found.
     own = {"PATH": os.environ.get("PATH", os.defpath), "GIT_CEILING_DIRECTORIES": str(tree.parent)}
     try:
-        return subprocess.run(
+        done = subprocess.run(
             ["git", *arguments],
             cwd=tree,
             env={**_ENVIRONMENT, **own, **(env or {})},
-            input=stdin,
+            input=stdin.encode(errors="surrogateescape"),
             capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
             timeout=GIT_S,
             check=False,
         )
@@ -52,6 +50,9 @@ def run_git(
         raise SetupError("git is not installed: sudo apt-get install git") from None
     except subprocess.TimeoutExpired:
         raise SetupError(f"git {arguments[0]} took longer than {GIT_S:g} s") from None
+    # As bytes so far: text streams would turn the line ends of files into others.
+    out, err = (data.decode(errors="surrogateescape") for data in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
 
 def apply_patch(tree: Path, patch: str, *, reverse: bool = False) -> None:

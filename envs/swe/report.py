@@ -20,13 +20,17 @@ _SOME_TESTS_FAILED = 1  # pytest's exit status: a planted test does fail
 
 @dataclass(frozen=True)
 class TestReport:
-    """Outcomes by test id; `intact` is False when there is no report or pytest was tampered with."""
+    """Outcomes by test id; `intact` is False when there is no report or pytest was tampered with.
+
+    `patch` is the diff that was tested.
+    """
 
     __test__ = False  # not a test case
 
     intact: bool
     outcomes: Mapping[str, str] = field(default_factory=dict)
     messages: Mapping[str, str] = field(default_factory=dict)
+    patch: str = ""
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ def _graded_anew(found: Reexecution) -> Trajectory:
         turns=tuple(replace(turn, reward=reward) for turn, reward in zip(recorded.turns, rewards, strict=False)),
         reward=played.reward,
         metrics={**played.metrics, DIVERGED: float(first_divergence(recorded, found.played, grade=False) is not None)},
+        artifacts=played.artifacts,
         error=played.error,
         seconds={**recorded.seconds, "grade": played.seconds.get("grade", 0.0)},
     )

@@ -204,6 +204,7 @@ class Attempt:
             turns=turns,
             reward=earned if reason.valid else None,
             metrics={} if grade is None else dict(grade.metrics),
+            artifacts={} if grade is None else dict(grade.artifacts),
             error=None if self.error is None else ErrorInfo.of(self.error),
             attempt=self.number,
             seconds=dict(self._seconds),

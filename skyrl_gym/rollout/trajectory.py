@@ -75,7 +75,8 @@ class Trajectory:
     """One episode, whatever became of it.
 
     `reward` is None unless `stop_reason.valid`: nothing that was not graded becomes 0. `group` names the
-    trajectories of one task that are compared with each other, `sample` this one among them.
+    trajectories of one task that are compared with each other, `sample` this one among them. `artifacts` are texts
+    by name that show what was graded.
     """
 
     env_id: str
@@ -92,6 +93,7 @@ class Trajectory:
     attempt: int = 0
     policy: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    artifacts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def valid(self) -> bool:
@@ -144,6 +146,7 @@ class Trajectory:
             "stop_reason": self.stop_reason.value,
             "reward": self.reward,
             "metrics": dict(self.metrics),
+            "artifacts": dict(self.artifacts),
             "seconds": dict(self.seconds),
             "error": None if self.error is None else asdict(self.error),
             "opening": [to_openai(message) for message in self.opening],
@@ -167,6 +170,7 @@ class Trajectory:
         )
         return cls(
             **{name: data[name] for name in same},
+            artifacts=data.get("artifacts", {}),  # older files have none
             stop_reason=StopReason(data["stop_reason"]),
             error=None if data["error"] is None else ErrorInfo(**data["error"]),
             opening=tuple(from_openai(message) for message in data["opening"]),

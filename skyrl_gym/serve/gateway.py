@@ -201,6 +201,7 @@ class Gateway:
             turns=turns,
             reward=None if grade is None else grade.reward + sum(turn.reward for turn in turns),
             metrics={} if grade is None else dict(grade.metrics),
+            artifacts={} if grade is None else dict(grade.artifacts),
             error=None if episode.error is None else ErrorInfo.of(episode.error),
             policy=self.policy.name,
             seconds=seconds,

@@ -16,7 +16,7 @@ from skyrl_gym.rollout import Trajectory, Turn
 GUESS = '''
 """An environment for tests: say what the task wants."""
 from pathlib import Path
-from skyrl_gym import Probe, TextEnv, ToolCall, finish, tool
+from skyrl_gym import Grade, Probe, TextEnv, ToolCall, finish, tool
 from skyrl_gym.errors import GradeError, SandboxLost, TaskError
 
 
@@ -43,7 +43,7 @@ class GuessEnv(TextEnv):
     def grade(self):
         if Path(self.task.data.get("judge_down_while", "/nowhere")).exists():
             raise GradeError("402 payment required")
-        return float(self.given == self.task.data["word"])
+        return Grade(float(self.given == self.task.data["word"]), artifacts={"word": str(self.given)})
 
     async def probes(self, task):
         if "word" not in task.data:

@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def mixed(tmp_path: Path, make: Make) -> Index:
         make(1.0, "a", turns=(Turn(assistant("Alpha", look)),)),
         make(0.0, "b", turns=(Turn(assistant("beta", fix)), Turn(assistant("x")))),
         make(0.5, "c", stop_reason=StopReason.MAX_TURNS, **said("Gamma Straße")),
-        make(None, "d", **said("delta")),
+        make(None, "d", artifacts={"patch": "epsilon"}, **said("delta")),
     ]
     index = Index(write(tmp_path, held) / "trajectories.jsonl")
     index.grow()
@@ -140,6 +141,7 @@ def mixed(tmp_path: Path, make: Make) -> Index:
         ({"text": 'a "B"'}, "b"),
         ({"text": "STRASSE"}, ""),
         ({"text": "gamma straße"}, "c"),
+        ({"text": "EPSILON"}, "d"),
         ({"text": "role"}, ""),  # a word of the file format is no word of a message
         ({"text": "task-b"}, "b"),
         ({"text": "e", "reward": "passed", "tool": "fix"}, ""),
@@ -264,6 +266,7 @@ def test_nothing_that_was_said_comes_through_as_markup(tmp_path: Path, make: Mak
     call = ToolCall(ATTACK, {ATTACK: ATTACK, "old_str": ATTACK, "new_str": ATTACK + "x"}, "c")
     turn = Turn(assistant(f"{ATTACK}\n--- a\n+++ b\n@@ -1 +1 @@\n+{ATTACK}", call))
     held = make(1.0, ATTACK, turns=(turn,), opening=(user(ATTACK),), metrics={ATTACK: 1.0}, policy=ATTACK)
+    held = replace(held, artifacts={ATTACK: ATTACK, "patch": f"--- a\n+++ b\n@@ -1 +1 @@\n+{ATTACK}"})
     site = site_of(write(tmp_path / "run", [held], config={ATTACK: ATTACK, "policy": ATTACK}))
     pieces = [
         ask(site, "/"),

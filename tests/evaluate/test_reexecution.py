@@ -192,6 +192,8 @@ def test_where_the_judge_was_down_there_is_a_grade_now(record: Record, tmp_path:
     (tmp_path / "outage").unlink()
     mended = score(run, tmp_path / "mended")
     assert mended.excluded_by == {"sandbox_lost": 1} and mended.judged == 2
+    graded = [found for found in open_run(tmp_path / "mended").trajectories() if found.reward is not None]
+    assert [found.artifacts for found in graded] == [{"word": "yes"}] * 2
 
 
 def test_scores_never_overwrite(record: Record, tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def poison(attack: str) -> Trajectory:
         turns=(turn,),
         reward=1.0,
         metrics={attack: 1.0},
+        artifacts={attack: attack, "patch": f"--- a/{attack}\n+++ b/{attack}\n@@ -1 +1 @@\n-{attack}\n+{attack}\n"},
         error=ErrorInfo(attack, attack, attack),
         policy=attack,
         seconds={attack: 1.0, "run": 2.0},
@@ -277,6 +278,15 @@ def test_context_edits_and_notes_are_marked(tmp_path: Path, make: Make) -> None:
     text = report_of(tmp_path, [make(turns=(turn,))]).text
     for expected in ("The conversation was replaced", "finish reason length", "no usable call", "reward +0.25"):
         assert expected in text
+
+
+def test_what_was_graded_is_shown_line_by_line_and_cut_where_it_is_long(tmp_path: Path, make: Make) -> None:
+    patch = "--- a/x.py\n+++ b/x.py\n@@ -1 +1,4001 @@\n-old\n" + "+new line\n" * 4_000
+    page = report_of(tmp_path, [make(artifacts={"patch": patch, "empty": ""}), make(task="b")])
+    assert page.text.count("What was graded") == 1 and "(empty)" in page.text
+    kinds = [attributes.get("class") for tag, attributes in page.tags if tag == "span"]
+    assert kinds.count("del") == 1 and 100 < kinds.count("add") < 1_000
+    assert "characters left out ...]" in page.text
 
 
 def test_ids_are_unique_and_links_lead_somewhere(tmp_path: Path, make: Make) -> None:

@@ -19,6 +19,7 @@ from skyrl_gym.rollout import Journal, Trajectory, Turn
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 Make = Callable[..., Trajectory]
+HIDDEN = "\x1b[31mred \u202egnp.exe\u202c"
 ATTACK = "</script></pre><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
 
 
@@ -116,10 +117,11 @@ def report(tmp_path: Path, make: Make) -> Path:
     rows = [{"step": i + 1, "reward": 0.1 * i, "reward_std": 0.2} for i in range(5)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with Journal(tmp_path / "trajectories.jsonl") as journal:
+        patch = f"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-{ATTACK}\n+{HIDDEN} {'long ' * 500}\n"
         for i in range(6):
             said = Turn(assistant(f"number {i} {ATTACK} {'long' * 500}"))
             ending = StopReason.DONE if i % 2 else StopReason.MAX_TURNS
-            journal.append(make(i / 5, ATTACK, i, turns=(said,), stop_reason=ending))
+            journal.append(make(i / 5, ATTACK, i, turns=(said,), stop_reason=ending, artifacts={"patch": patch}))
         journal.append(make(None, "lost"))
     return write_report(tmp_path)
 
@@ -140,6 +142,19 @@ def test_nothing_runs_but_the_report_itself(browser: Browser, report: Path) -> N
     assert complaints == []
     asked = [e["params"]["request"]["url"] for e in browser.events if e.get("method") == "Network.requestWillBeSent"]
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_lines_of_a_diff_have_their_colours_and_hidden_characters_stay_in_them(
+    browser: Browser, report: Path, scheme: str
+) -> None:
+    browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.open(report)
+    style = "getComputedStyle(document.querySelector('#t1 .artifacts .diff {}')).{}"
+    colours = {browser.value(style.format(kind, "backgroundColor")) for kind in (".add", ".del", ".hunk")}
+    assert len(colours) == 3
+    assert browser.value(style.format(".add .hidden", "display")) == "inline"
+    assert browser.value(style.format(".add", "display")) == "block"
 
 
 def test_keys_walk_through_the_trajectories(browser: Browser, report: Path) -> None:

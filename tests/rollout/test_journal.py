@@ -1,9 +1,11 @@
 """The journal: append-only, torn at any byte, read back whole."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ def trajectory(sample: int = 0, text: str = NASTY) -> Trajectory:
     )
     return Trajectory(
         "e", "t", "h", "g", sample, StopReason.DONE, (user(text),), (turn,), 0.5, {"f1": 1.0},
-        ErrorInfo("E", text), 1, "p", {"run": 1.0},
+        ErrorInfo("E", text), 1, "p", {"run": 1.0}, {"patch": text},
     )  # fmt: skip
 
 
@@ -85,6 +87,13 @@ def test_a_process_killed_while_writing_leaves_whole_lines(tmp_path: Path) -> No
     found = [t.sample for t in read_journal(path)]
     assert found == list(range(len(found)))
     assert len(found) > seen[-1]
+
+
+def test_a_journal_from_before_there_were_artifacts_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    older = {name: value for name, value in trajectory(text="x").to_json().items() if name != "artifacts"}
+    path.write_text(json.dumps(older) + "\n")
+    assert list(read_journal(path)) == [replace(trajectory(text="x"), artifacts={})]
 
 
 def test_prompts_are_rebuilt_from_what_is_new() -> None:

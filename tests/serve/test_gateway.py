@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from skyrl_gym import StopReason, Task, TaskSet, TextEnv, ToolCall, ToolResult, finish, tool
+from skyrl_gym import Grade, StopReason, Task, TaskSet, TextEnv, ToolCall, ToolResult, finish, tool
 from skyrl_gym.chat import Renderer
 from skyrl_gym.chat.testing import tiny_tokenizer
 from skyrl_gym.errors import PolicyError
@@ -55,8 +55,8 @@ class GardenEnv(TextEnv):
         self.found = True
         return finish("picked")
 
-    def grade(self) -> float:
-        return float(self.found)
+    def grade(self) -> Grade:
+        return Grade(float(self.found), artifacts={"picked": str(self.found)})
 
     def teardown(self) -> None:
         GardenEnv.live -= 1
@@ -228,6 +228,7 @@ def test_tools_are_run_and_rewarded_and_the_end_is_graded(gateway: Any) -> None:
     assert httpx.post(f"{session['url']}/call", json={"name": "look"}).status_code == 400
     trajectory = running.finish(session)
     assert (trajectory.reward, trajectory.stop_reason) == (1.25, StopReason.DONE)
+    assert trajectory.artifacts == {"picked": "True"}
     assert trajectory.turns[0].reward == 0.25 and "tools" in trajectory.turns[0].seconds
     assert GardenEnv.live == 0
     assert running.ask(session, [user("more")]).status_code == 404

@@ -141,7 +141,7 @@ def _row(data: dict[str, Any], offset: int, length: int) -> Row:
     steps = [turn["transition"] for turn in turns if turn["transition"]]
     calls = (call for turn in turns for call in turn["message"].get("tool_calls") or ())
     return Row(
-        bare=Trajectory.from_json(_shared({**data, "opening": (), "turns": (), "error": None})),
+        bare=Trajectory.from_json(_shared({**data, "opening": (), "turns": (), "artifacts": {}, "error": None})),
         offset=offset,
         length=length,
         turns=len(turns),

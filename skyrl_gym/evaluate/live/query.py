@@ -112,6 +112,7 @@ def _texts(trajectory: Trajectory) -> Iterator[str]:
         yield from _said(turn.message)
         for message in turn.observations:
             yield from _said(message)
+    yield from trajectory.artifacts.values()
     if trajectory.error is not None:
         yield trajectory.error.message
 

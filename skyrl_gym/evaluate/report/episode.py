@@ -94,6 +94,7 @@ class Entry:
     numbers: tuple[tuple[str, str], ...]
     opening: tuple[Block, ...]
     steps: tuple[Step, ...]
+    artifacts: tuple[Block, ...]
     error: tuple[str, str, str] | None
     timing: tuple[Span, ...] = ()
 
@@ -127,9 +128,14 @@ def make_entry(trajectory: Trajectory, part: str, identity: str, room: Room = Ro
         numbers=tuple(_numbers(trajectory)),
         opening=tuple(_block(message, room) for message in trajectory.opening),
         steps=tuple(_step(number, turn, room) for number, turn in enumerate(trajectory.turns, 1)),
+        artifacts=tuple(_artifact(name, clip(text, room.characters)) for name, text in trajectory.artifacts.items()),
         error=None if error is None else (error.type, clip(error.message), clip(error.traceback)),
         timing=_timing(trajectory),
     )
+
+
+def _artifact(name: str, text: str) -> Block:
+    return Block("artifact", name, text or "(empty)", diff=patch_in(text))
 
 
 def _timing(trajectory: Trajectory) -> tuple[Span, ...]:

@@ -327,6 +327,8 @@ def test_the_episodes_of_a_group_share_what_was_prepared_for_the_first(monkeypat
         return [found async for found in Runner(policy, limits=RolloutLimits(live=3)).run(requests)]
 
     before = default_ledger().live
-    assert [found.reward for found in asyncio.run(main())] == [1.0, 1.0, 1.0]
+    played = asyncio.run(main())
+    assert [found.reward for found in played] == [1.0, 1.0, 1.0]
     assert prepared == [1]
+    assert all("+    return x // 2" in found.artifacts["patch"] for found in played)
     assert default_ledger().live == before

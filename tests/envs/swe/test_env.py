@@ -154,6 +154,20 @@ async def _open_and_close(env: SweEnv) -> None:
         await env.aclose()
 
 
+def test_a_grade_shows_the_patch_that_was_graded(env: Any) -> None:
+    task = env.tasks[0]
+    env.reset(options={"task": task})
+    assert env._drive(env.agrade()).artifacts == {"patch": ""}
+    for action in gold_actions(task)[:-1]:
+        env.step(action)
+    env.step(bash("echo x > new.py; echo '# y' >> tests/test_*.py"))
+    patch = env._drive(env.agrade()).artifacts["patch"]
+    added = [line for line in str(task.data["patch"]).splitlines() if line[:1] == "+" and line[:3] != "+++"]
+    assert added and all(line in patch.splitlines() for line in added)
+    assert "--- /dev/null\n+++ b/new.py\n@@ -0,0 +1 @@\n+x\n" in patch
+    assert "tests/" not in patch
+
+
 def test_who_plays_a_task_again_gets_a_sandbox_that_was_started_meanwhile() -> None:
     async def main() -> None:
         env, before = SweEnv(), default_ledger().live

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import json
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -14,12 +15,14 @@ from hypothesis import strategies as st
 
 from skyrl_gym import Task
 from skyrl_gym.envs.swe.changes import belongs_to_tests, changes_of, files_of, lay_on, taken_over
+from skyrl_gym.envs.swe.diffs import MOST_BYTES, MOST_CHARACTERS, diff, held_in
 from skyrl_gym.envs.swe.env import SweEnv
 from skyrl_gym.envs.swe.factory import candidates, generate_tasks
 from skyrl_gym.envs.swe.grading import TestReport, score
 from skyrl_gym.envs.swe.inject import mutations
 from skyrl_gym.envs.swe.instance import read_instance
 from skyrl_gym.envs.swe.origins import shipped
+from skyrl_gym.envs.swe.patches import apply_patch
 from skyrl_gym.errors import TaskError
 
 ROW = {
@@ -157,6 +160,34 @@ def test_changes_laid_on_the_tree_give_what_was_held(held: dict[str, bytes]) -> 
         lay_on(tree, {"a.py": b"1", "b/c.py": b"2", "gone": b"3"})
         lay_on(tree, changes_of(tree, held))
         assert {name: path.read_bytes() for name, path in files_of(tree).items()} == held
+
+
+def test_a_diff_of_changes_makes_them_again(tmp_path: Path) -> None:
+    lay_on(tmp_path, {"a.py": b"1\n2\n3", "b/c.py": b"x\r\n\x0cy\n", "gone": b"3\n", ".gitattributes": b"* -diff\n"})
+    held = {"a.py": b"1\n4\n3\n", "b/c.py": b"x\r\nz\n", "new": b"n\ndiff --git a/0 b/0\n@@ x", ".gitattributes": b""}
+    changes = {**held, "gone": None}
+    apply_patch(tmp_path, diff(held_in(tmp_path, changes), changes))
+    assert {name: path.read_bytes() for name, path in files_of(tmp_path).items()} == held
+
+
+def test_a_diff_is_of_the_files_that_it_names_and_of_no_others(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    lay_on(tree, {"bin": b"\0\1", "old.py": "é\n".encode("latin-1")})
+    (tmp_path / "secret").write_text("of the host\n")
+    (tree / "link").symlink_to(tmp_path / "secret")
+    changes = {"bin": b"\0\2", "old.py": None, "../secret": b"x\n", "link": b"y\n", "n" * 5_000: b"z\n"}
+    shown = diff(held_in(tree, changes), changes)
+    assert "Binary files a/bin and b/bin differ" in shown and "-\ufffd" in shown
+    assert "of the host" not in shown and "+++ b/../secret\n@@ -0,0 +1 @@\n+x\n" in shown
+
+
+def test_of_a_diff_without_an_end_the_beginning_is_kept_and_the_rest_counted() -> None:
+    long = diff({}, {"long.txt": b"0123456789\n" * 50_000})
+    assert len(long) < MOST_CHARACTERS + 100 and long.startswith("diff --git a/long.txt b/long.txt\n")
+    assert re.search(r"\n\[\.\.\. 4\d\d,\d{3} characters left out \.\.\.\]\n$", long)
+    assert diff({}, {"huge.txt": b"x" * (MOST_BYTES + 1)}) == "[huge.txt: not shown]\n"
+    many = diff({}, {f"{number:04}": b"x\n" for number in range(2_000)})
+    assert len(many) < 2 * MOST_CHARACTERS and many.count("diff --git") == 500
 
 
 def test_mutations_are_small_compile_and_cover_all_kinds() -> None:

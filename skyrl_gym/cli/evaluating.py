@@ -26,7 +26,7 @@ from skyrl_gym.evaluate.concurrency import auto_concurrency
 from skyrl_gym.evaluate.files import write_json
 from skyrl_gym.evaluate.known import KnownPlayer
 from skyrl_gym.evaluate.provenance import provenance
-from skyrl_gym.evaluate.spec import EvalSpec, write_provenance
+from skyrl_gym.evaluate.spec import EvalSpec, note_images, write_provenance
 from skyrl_gym.evaluate.spending import Caps, Prices
 from skyrl_gym.policy import Policy, ScriptedPolicy, open_policy
 from skyrl_gym.policy.serving import served
@@ -34,6 +34,7 @@ from skyrl_gym.probes import GOLD
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env, registered
 from skyrl_gym.rollout import RolloutLimits
+from skyrl_gym.sandbox.engine import image_digests
 from skyrl_gym.tasks import TaskSet
 
 __all__ = ["Options", "evaluate_one", "evaluate_suite"]
@@ -119,15 +120,16 @@ async def _evaluate(
 ) -> Summary:
     chosen = make_env(spec.env, **spec.kwargs).tasks
     chosen = chosen if spec.tasks is None else chosen.take(spec.tasks)
+    images = _images(chosen)
     live = options.concurrency or auto_concurrency(spec.env, served=model.startswith("http"))
     show(Progress("load", 0, 0, message=model))
 
     def begun(config: Mapping[str, Any]) -> None:
         _check_data(config, depended_on)
-        write_provenance(folder, spec, {**config, "images": _images(chosen)})
+        write_provenance(folder, spec, {**config, "images": images})
 
     async with _opened(model, spec.kwargs.get("dialect", "hermes"), _tokenizer(spec.model)) as policy:
-        return await evaluate(
+        summary = await evaluate(
             spec.env,
             policy,
             tasks=chosen,
@@ -145,6 +147,9 @@ async def _evaluate(
             on_progress=show,
             stage=stage,
         )
+    if images:
+        note_images(folder, await asyncio.to_thread(image_digests, images))
+    return summary
 
 
 @asynccontextmanager
@@ -221,6 +226,8 @@ def _changes(folder: Path, depended_on: Mapping[str, Any]) -> list[str]:
     now = open_run(folder).provenance
     packages = dict(depended_on.get("packages") or {})
     pairs = {name: (then, now.get("packages", {}).get(name)) for name, then in packages.items()}
+    images = dict(depended_on.get("images") or {})
+    pairs |= {image: (then, now.get("images", {}).get(image)) for image, then in images.items() if then is not None}
     pairs |= {name: (depended_on[name], now.get(name)) for name in ("source", "hardware") if name in depended_on}
     return [f"Then {name} was {then}, now it is {here}." for name, (then, here) in pairs.items() if then != here]
 

@@ -15,7 +15,7 @@ from skyrl_gym.evaluate.files import write_json
 from skyrl_gym.evaluate.provenance import model_identity, provenance
 from skyrl_gym.policy import Sampling
 
-__all__ = ["EvalSpec", "Suite", "SuiteEntry", "read_provenance", "read_suite", "write_provenance"]
+__all__ = ["EvalSpec", "Suite", "SuiteEntry", "note_images", "read_provenance", "read_suite", "write_provenance"]
 
 PROVENANCE = "provenance.json"
 
@@ -81,14 +81,24 @@ def read_suite(path: Path) -> Suite:
 
 
 def write_provenance(folder: Path, spec: EvalSpec, config: Mapping[str, Any]) -> None:
-    """Writes down all that it takes to repeat an evaluation, and what its result depends on besides."""
+    """Writes down all that it takes to repeat an evaluation, and what its result depends on besides.
+
+    Container images are known by name then; `note_images` adds what they were when they have been used.
+    """
     depends = {
         "data": config.get("tasks"),
-        "images": config.get("images", []),
+        "images": dict.fromkeys(config.get("images", ())),
         "model": model_identity(spec.model),
         **provenance(),
     }
     write_json(folder / PROVENANCE, {"format": 1, "evaluation": spec.model_dump(mode="json"), "depends_on": depends})
+
+
+def note_images(folder: Path, digests: Mapping[str, str | None]) -> None:
+    """Adds the digests of container images, by name, to the provenance of a run."""
+    data = json.loads((folder / PROVENANCE).read_bytes())
+    data["depends_on"]["images"] = dict(digests)
+    write_json(folder / PROVENANCE, data)
 
 
 def read_provenance(path: Path) -> tuple[EvalSpec, dict[str, Any]]:

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ __all__ = [
     "LABEL",
     "connect",
     "find_image",
+    "image_digests",
     "labels",
     "problem",
     "reap",
@@ -137,16 +138,43 @@ def find_image(client: Any, name: str) -> str:
     """
     import docker
 
-    is_folder = Path(name).is_absolute()
     try:
-        tag = f"skyrl-built:{_digest(Path(name))}" if is_folder else name
+        tag = _tag(name)
         with contextlib.suppress(docker.errors.ImageNotFound):
             return str(client.images.get(tag).id)
-        if is_folder:
+        if tag != name:
             return str(client.images.build(path=name, tag=tag, rm=True)[0].id)
         return str(client.images.pull(*_repository(name)).id)
     except (docker.errors.DockerException, OSError, TypeError) as error:
         raise SandboxError(f"the image {name!r} can't be had: {error}") from error
+
+
+def image_digests(names: Iterable[str]) -> dict[str, str | None]:
+    """By image name, the digest under which its registry has it, else its id; None where it is not on this machine."""
+    wanted = dict.fromkeys(names)
+    if not wanted:
+        return {}
+    try:
+        with closing(connect()) as there:
+            return {name: _image_digest(there.client, name) for name in wanted}
+    except (MissingDependency, SandboxError):
+        return wanted
+
+
+def _image_digest(client: Any, name: str) -> str | None:
+    import docker
+
+    try:
+        image = client.images.get(_tag(name))
+    except (docker.errors.DockerException, OSError):
+        return None
+    published = image.attrs.get("RepoDigests") or ()
+    return next((digest.partition("@")[2] for digest in published), str(image.id))
+
+
+def _tag(name: str) -> str:
+    """What the engine knows an image as; one built of a folder, by the folder's content."""
+    return f"skyrl-built:{_digest(Path(name))}" if Path(name).is_absolute() else name
 
 
 def _repository(name: str) -> tuple[str, str | None]:

@@ -7,7 +7,7 @@ import pytest
 
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.evaluate.provenance import model_identity, provenance
-from skyrl_gym.evaluate.spec import EvalSpec, read_provenance, read_suite, write_provenance
+from skyrl_gym.evaluate.spec import EvalSpec, note_images, read_provenance, read_suite, write_provenance
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,10 +40,18 @@ def test_provenance_gives_the_evaluation_back(tmp_path: Path) -> None:
     spec = EvalSpec(env="skyrl/memory-v0", model="m", kwargs={"split": "test"}, seeds=(1, 2), samples=3, k=(1, 2))
     write_provenance(tmp_path, spec, {"tasks": {"digest": "d"}, "images": ["i"]})
     found, depends_on = read_provenance(tmp_path / "provenance.json")
-    assert (found, depends_on["data"], depends_on["images"]) == (spec, {"digest": "d"}, ["i"])
+    assert (found, depends_on["data"], depends_on["images"]) == (spec, {"digest": "d"}, {"i": None})
     assert {"packages", "python", "hardware", "git", "model", "created"} <= set(depends_on)
     assert depends_on["hardware"]["cores"]
     assert read_provenance(tmp_path)[0] == spec
+
+
+def test_what_images_were_is_noted_once_they_have_been_used(tmp_path: Path) -> None:
+    spec = EvalSpec(env="skyrl/swe-bench-lite-v0", model="m")
+    write_provenance(tmp_path, spec, {"tasks": {"digest": "d"}, "images": ["i"]})
+    note_images(tmp_path, {"i": "sha256:1"})
+    found, depends_on = read_provenance(tmp_path)
+    assert (found, depends_on["data"], depends_on["images"]) == (spec, {"digest": "d"}, {"i": "sha256:1"})
 
 
 def test_no_provenance_is_refused(tmp_path: Path) -> None:

@@ -46,6 +46,23 @@ def test_limits_hold_and_are_reported(address: str, image_folder: Path) -> None:
     asyncio.run(main())
 
 
+def test_an_image_that_was_used_is_known_by_its_digest(address: str, image_folder: Path) -> None:
+    async def main() -> str:
+        async with await open_sandbox(SandboxSpec(image=str(image_folder)), "docker") as box:
+            return (await box.exec("echo used", timeout_s=10)).text
+
+    assert asyncio.run(main()) == "used\n"
+    found = engine.image_digests([str(image_folder), "nobody/has-this:1"])
+    assert found["nobody/has-this:1"] is None
+    assert str(found[str(image_folder)]).startswith("sha256:")
+
+
+def test_where_no_engine_runs_images_have_no_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/engine.sock")
+    assert engine.image_digests(["some/image"]) == {"some/image": None}
+    assert engine.image_digests([]) == {}
+
+
 def test_it_has_no_network_no_capabilities_and_the_read_only_mounts_that_it_was_given(
     address: str, image_folder: Path, open_folder: Path
 ) -> None:

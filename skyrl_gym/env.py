@@ -45,7 +45,8 @@ class TextEnv(gym.Env[Conversation, Action]):
         max_turns: answers of the policy before the episode is truncated; None for the suite's default.
         max_invalid: unusable answers in a row before the episode is truncated.
         max_repeats: the same action with the same result so often in a row, and the episode is truncated.
-        dialect: how raw text actions write tool calls.
+        dialect: how raw text actions, and examples in prompts, write tool calls; "auto" is the model's where the
+            caller has one, and Hermes elsewhere.
         render_mode: "ansi" for the transcript as text.
         recording: where tool results are recorded or replayed from, like "replay:FOLDER"; see docs/recording.md.
     """
@@ -62,7 +63,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         max_turns: int | None = None,
         max_invalid: int = 3,
         max_repeats: int = 8,
-        dialect: str = "hermes",
+        dialect: str = "auto",
         render_mode: Literal["ansi"] | None = None,
         recording: Recording | str | Mapping[str, Any] | None = None,
     ) -> None:

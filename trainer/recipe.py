@@ -28,6 +28,13 @@ class EnvSection(_Section):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     weight: float | dict[int, float] = 1.0
 
+    @field_validator("kwargs")
+    @classmethod
+    def _dialect_is_the_models(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if "dialect" in kwargs:
+            raise ValueError("the dialect is the model's, one for all environments: set it as the recipe's `dialect`")
+        return kwargs
+
 
 class LoraSection(_Section):
     """Low-rank adapters in place of full training; names as in PEFT."""
@@ -130,7 +137,7 @@ class Recipe(_Section):
     envs: tuple[EnvSection, ...] = ()
     seed: int = 0
     train_tasks: int | None = Field(default=None, ge=1, description="the first n of the train split; all unless given")
-    dialect: str = "hermes"
+    dialect: str = Field(default="auto", description="how the model writes tool calls; auto: as its template does")
     rollout: RolloutSection = RolloutSection()
     train: TrainSection = TrainSection()
     lora: LoraSection | None = None

@@ -24,7 +24,7 @@ from skyrl_gym.evaluate import Summary, evaluate
 from skyrl_gym.evaluate.report import write_report
 from skyrl_gym.evaluate.runs import in_use, open_run, provenance, write_json
 from skyrl_gym.evaluate.spec import EvalSpec, write_provenance
-from skyrl_gym.policy import Sampling
+from skyrl_gym.policy import Sampling, in_dialect_of
 from skyrl_gym.policy.base import Policy
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env
@@ -110,6 +110,8 @@ class _Run:
         held.callback(self.loop.close)
         self.policy = make_policy(recipe, self.model, self.tokenizer, writes=self.state.is_main_process)
         held.callback(lambda: self.loop.run(self.policy.aclose()))
+        held_by = self.policy.renderer.dialect.name
+        tell(Progress("load", 1, 1, message=f"{recipe.model} writes tool calls as {held_by}"))
         self.loop.run(check_policy(self.policy, needs_logprobs=recipe.train.importance_correction != "none"))
         self.checkpoint = checkpoint_of(Path(config.output_dir)) if self.state.is_main_process else None
         self.state.wait_for_everyone()  # what a kill left of a later checkpoint is gone
@@ -252,13 +254,16 @@ def _runner(recipe: Recipe, policy: Policy, journal: Journal, on_metrics: OnMetr
         Deadlines(episode_s=recipe.rollout.episode_s),
         journal,
         on_metrics=on_metrics,
-        make=_maker(recipe),
+        make=_maker(recipe, policy),
     )
 
 
-def _maker(recipe: Recipe) -> Callable[..., TextEnv]:
+def _maker(recipe: Recipe, policy: Policy) -> Callable[..., TextEnv]:
     """Makes each environment of a mixture with its own settings."""
-    settings = {section.id: {**section.kwargs, "dialect": recipe.dialect} for section in recipe.environments}
+    settings = {
+        section.id: in_dialect_of(policy, {**section.kwargs, "dialect": recipe.dialect})
+        for section in recipe.environments
+    }
     return lambda env_id, **_: make_env(env_id, **settings[env_id])
 
 

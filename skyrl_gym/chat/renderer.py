@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from skyrl_gym.chat.dialects import Dialect, detect_dialect, get_dialect
+from skyrl_gym.chat.dialects import Dialect, detect_dialect, dialect_names, get_dialect
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.messages import Conversation, Message, ToolCall, assistant, system, to_openai, user
 from skyrl_gym.tools import ToolSpec
@@ -31,25 +31,37 @@ class Renderer:
 
     Args:
         tokenizer: with a chat template.
-        dialect: how the model writes calls; "auto" looks at the chat template.
+        dialect: how the model writes calls; "auto" looks at the chat template, and is Hermes, which any model can
+            be shown, where that knows no tools.
         thinking: for templates with such a switch (Qwen3, GLM): whether the model is to think; None: as the
             template itself has it.
 
     Raises:
-        ConfigError: the tokenizer has no chat template, or the dialect is unknown.
+        ConfigError: the tokenizer has no chat template, the dialect is unknown, or the template has tools in a
+            form that is.
     """
 
     def __init__(self, tokenizer: Any, dialect: str | Dialect = "auto", *, thinking: bool | None = None) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError(f"{tokenizer.name_or_path or 'the tokenizer'} has no chat template; set one")
         self.tokenizer = tokenizer
-        if dialect == "auto":
-            self.dialect = detect_dialect(tokenizer)
-        else:
-            self.dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
         self._switches = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
         self._rewrites: dict[tuple[str, bool], bool] = {}
         self._tail_marks: dict[str, str] = {}
+        if dialect == "auto":
+            self.dialect = self._found_dialect()
+        else:
+            self.dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
+
+    def _found_dialect(self) -> Dialect:
+        found = detect_dialect(self.tokenizer)
+        if found is None and (self.native_tools or self.native_calls):
+            raise ConfigError(
+                f"the chat template of {self.tokenizer.name_or_path or 'the tokenizer'} has tools in a form that no "
+                f"dialect here knows; give the tokenizer a response_template, or name a dialect to show the model: "
+                f"{', '.join(dialect_names())}"
+            )
+        return found or get_dialect("auto")
 
     # ---- what a template is like
 

@@ -128,7 +128,9 @@ async def _evaluate(
         _check_data(config, depended_on)
         write_provenance(folder, spec, {**config, "images": images})
 
-    async with _opened(model, spec.kwargs.get("dialect", "hermes"), _tokenizer(spec.model)) as policy:
+    async with _opened(model, spec.kwargs.get("dialect", "auto"), _tokenizer(spec.model)) as policy:
+        if not isinstance(policy, KnownPlayer) and policy.renderer is not None:
+            show(Progress("load", 1, 1, message=f"{model} writes tool calls as {policy.renderer.dialect.name}"))
         summary = await evaluate(
             spec.env,
             policy,

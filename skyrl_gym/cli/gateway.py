@@ -21,7 +21,7 @@ from skyrl_gym.cli.settings import SetOption, parse_settings
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.evaluate import Run, open_run, summarise
 from skyrl_gym.evaluate.runs import JOURNAL, in_use, provenance, write_json
-from skyrl_gym.policy import Sampling, open_policy
+from skyrl_gym.policy import Sampling, in_dialect_of, open_policy
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env
 from skyrl_gym.rollout import Journal, read_journal
@@ -70,7 +70,7 @@ def run(
     folder = out or new_folder(Path("runs"), "gateway", env, Path(model.partition("#")[2] or model).name)
     console = Console(highlight=False)
     sampling = Sampling(temperature, max_tokens=max_tokens, seed=seed)
-    options = {"max_context": max_context, "max_turns": max_turns, "dialect": kwargs.get("dialect", "hermes")}
+    options = {"max_context": max_context, "max_turns": max_turns, "dialect": kwargs.get("dialect", "auto")}
     with keeping(folder), _gateway(env, kwargs, model, sampling, folder, concurrency, token, options) as app:
         if agent is None:
             say = "{} for agents at {}; open an episode with POST /sessions"
@@ -99,6 +99,7 @@ def _gateway(
     with progress_display() as show:
         show(Progress("load", 0, 0, message=model))
         policy = open_policy(model, api_key=os.environ.get("SKYRL_API_KEY"), dialect=options["dialect"])
+    kwargs = in_dialect_of(policy, kwargs)
     config = {"env_id": env, "env_kwargs": kwargs, "policy": policy.name, "sampling": asdict(sampling)}
     with in_use(folder):
         done = _begin(folder, config).trajectories()

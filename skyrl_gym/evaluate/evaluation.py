@@ -27,7 +27,7 @@ from skyrl_gym.evaluate.runs import (
     write_whole,
 )
 from skyrl_gym.evaluate.spending import Caps, Meter, Prices, metered
-from skyrl_gym.policy import Policy, Sampling
+from skyrl_gym.policy import Policy, Sampling, in_dialect_of
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.rollout import (
     Deadlines,
@@ -92,7 +92,7 @@ async def evaluate(
         raise ConfigError(f"an evaluation of {env_id} needs at least one task and one sample; got samples={samples}")
     settings = {
         "env_id": env_id,
-        "env_kwargs": dict(env_kwargs or {}),
+        "env_kwargs": (settled := _settled(policy, env_kwargs or {})),
         "policy": policy.name,
         "sampling": asdict(sampling),
         **({"seeds": list(seeds)} if seeds else {}),
@@ -116,7 +116,7 @@ async def evaluate(
                 log(metrics)
                 scores.watch(metrics)
 
-            play = _Play(policy, sampling, seeds, samples, env_kwargs or {}, limits, deadlines, journal, watch)
+            play = _Play(policy, sampling, seeds, samples, settled, limits, deadlines, journal, watch)
             missing = [request for request in wanted if request.key not in scores.done]
             stopped = await _until(play.run(missing, meter), scores.add, meter)
         ended = (t for t in read_journal(out_dir / JOURNAL) if t.stop_reason is not StopReason.CANCELLED)
@@ -160,6 +160,11 @@ class _Play:
         return Runner(
             policy, sampling, self.env_kwargs, self.limits, self.deadlines, self.journal, on_metrics=self.on_metrics
         )
+
+
+def _settled(policy: Policy | KnownPlayer, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment's settings; a probe has no dialect of its own."""
+    return dict(env_kwargs) if isinstance(policy, KnownPlayer) else in_dialect_of(policy, env_kwargs)
 
 
 async def _until(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.policy.base import Completion, FinishReason, Policy, PolicyLoad, Prompt, ReportsLoad, Sampling
 from skyrl_gym.policy.cached import CachedPolicy
+from skyrl_gym.policy.dialect import in_dialect_of
 from skyrl_gym.policy.models import load_renderer, resolve_model
 from skyrl_gym.policy.scripted import ScriptedPolicy
 
@@ -18,6 +19,7 @@ __all__ = [
     "ReportsLoad",
     "Sampling",
     "ScriptedPolicy",
+    "in_dialect_of",
     "load_renderer",
     "open_policy",
     "resolve_model",

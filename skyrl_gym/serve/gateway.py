@@ -90,7 +90,7 @@ class Gateway:
         done: Iterable[Trajectory] = (),
         max_context: int | None = None,
         max_turns: int = 200,
-        dialect: str = "hermes",
+        dialect: str = "auto",
         grade_s: float = 900.0,
     ) -> None:
         self.policy = policy
@@ -101,7 +101,8 @@ class Gateway:
         self._samples = Counter(trajectory.task_hash for trajectory in done)
         self._max_context = max_context
         self._max_turns = max_turns
-        self._dialect = get_dialect(dialect)
+        renderer = policy.renderer if dialect == "auto" else None
+        self._dialect = get_dialect(dialect) if renderer is None else renderer.dialect
         self._grade_s = grade_s
 
     async def open(self, seed: int | None = None, task: Any = None) -> Episode:

@@ -182,8 +182,19 @@ def test_the_kit_finds_what_is_wrong() -> None:
 
 def test_a_family_that_is_unknown_here_is_parsed_as_its_tokenizer_says() -> None:
     tokenizer = published("lfm2_2_5")
-    assert detect_dialect(tokenizer).name == "hermes"
+    assert detect_dialect(tokenizer) is None
     tokenizer.response_template = {"defaults": {"role": "assistant"}, "fields": {"content": {}}}
-    dialect = detect_dialect(tokenizer)
+    dialect = Renderer(tokenizer).dialect
     assert dialect.name == "response_template"
     assert dialect.parse("Hello.").role == "assistant"
+
+
+@pytest.mark.parametrize("name", ["lfm2_2_5", "lfm2", "gemma4"])
+def test_a_template_with_tools_in_an_unknown_form_is_refused_unless_a_dialect_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"tools in a form that no dialect here knows; .*hermes, qwen_xml"):
+        Renderer(published(name))
+    assert Renderer(published(name), "react").dialect.name == "react"
+
+
+def test_a_template_without_tools_is_shown_hermes() -> None:
+    assert Renderer(tiny_tokenizer("chatml")).dialect.name == "hermes"

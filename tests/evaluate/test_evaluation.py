@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from skyrl_gym import Task, TaskSet
+from skyrl_gym.envs.memory import MemoryEnv
 from skyrl_gym.errors import ConfigError, RunAborted
 from skyrl_gym.evaluate import Summary, evaluate, open_run
 from skyrl_gym.messages import ToolCall
 from skyrl_gym.policy import Completion, Sampling, ScriptedPolicy
 from skyrl_gym.policy.base import Prompt
 from skyrl_gym.progress import Progress
+from skyrl_gym.registration import make_env
 from skyrl_gym.rollout import RolloutLimits
 
 NO_RETRY = RolloutLimits(live=8, retries=0)
@@ -50,6 +52,37 @@ def test_a_run_folder_holds_what_was_asked_and_what_came(guess: str, tmp_path: P
     assert len(list(held.trajectories())) == 12
     files = {".lock", "run.json", "rollout.jsonl", "trajectories.jsonl", "summary.json", "spending.json"}
     assert {file.name for file in held.path.iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "shown"),
+    [
+        ("mistral", {}, "[TOOL_CALLS]"),
+        ("mistral", {"dialect": "auto"}, "[TOOL_CALLS]"),
+        ("chatml", {}, "<tool_call>"),
+        ("mistral", {"dialect": "react"}, "Action Input:"),
+        (None, {}, "<tool_call>"),
+    ],
+    ids=["as the model writes", "auto", "a template without tools", "a dialect that was named", "no template"],
+)
+def test_prompts_show_calls_as_the_model_writes_them(
+    model: Any, given: dict[str, str], shown: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    from skyrl_gym.chat import Renderer
+    from skyrl_gym.chat.testing import tiny_tokenizer
+
+    renderer = None if model is None else Renderer(tiny_tokenizer(model))
+    policy = ScriptedPolicy(lambda prompt: ToolCall("answer", {"text": "52"}, "callaaaa1"), renderer=renderer)
+    settings = {"document_words": 30, "worked_example": True, **given}
+    tasks = MemoryEnv(document_words=30).tasks.take(1)
+    run("skyrl/memory-v0", policy, tasks, tmp_path / "run", env_kwargs=settings)
+    (trajectory,) = open_run(tmp_path / "run").trajectories()
+    assert shown in "".join(message.text for message in trajectory.opening)
+    again = make_env("skyrl/memory-v0", **open_run(tmp_path / "run").config["env_kwargs"])
+    opening, _ = again.reset(options={"task": tasks[0]})
+    assert tuple(opening) == trajectory.opening  # without the model
+    again.close()
 
 
 class Slow(ScriptedPolicy):

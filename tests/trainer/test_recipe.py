@@ -23,6 +23,7 @@ def test_defaults_and_overrides(tmp_path: Path) -> None:
     file.write_text("name: n\nmodel: m\nenv: {id: skyrl/memory-v0}\n")
     recipe = load_recipe(file, {"train.max_steps": 7, "env.kwargs.chunk_words": 9, "lora.r": 4})
     assert recipe.environments[0].kwargs == {"chunk_words": 9}
+    assert recipe.dialect == "auto"
     assert (recipe.train.max_steps, recipe.lora and recipe.lora.r) == (7, 4)
 
 
@@ -37,6 +38,7 @@ def test_defaults_and_overrides(tmp_path: Path) -> None:
         ({"model": None}, "model: "),
         ({"env": None}, "^recipe: name one environment under `env`, or several under `envs`$"),
         ({"envs": [{"id": "a"}]}, "name one environment"),
+        ({"env": {"id": "a", "kwargs": {"dialect": "react"}}}, "the dialect is the model's, .*the recipe's `dialect`"),
         ({"env": None, "envs": [{"id": "a", "wieght": 2}]}, r"unknown key 'envs\.0\.wieght'; did you mean 'weight'"),
         ({"train": {"num_generations": 1}}, "train.num_generations: .*greater than or equal to 2 .got 1."),
         ({"train": {"mask_endings": ["overlong"]}}, "train.mask_endings: 'overlong' is no ending that is graded"),

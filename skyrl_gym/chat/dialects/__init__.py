@@ -69,11 +69,10 @@ def get_dialect(name: str) -> Dialect:
     return _DIALECTS[name]()
 
 
-def detect_dialect(tokenizer: Any) -> Dialect:
-    """The dialect that a tokenizer's chat template writes.
+def detect_dialect(tokenizer: Any) -> Dialect | None:
+    """The dialect that a tokenizer's chat template writes; None: none that is known here.
 
-    Where it has none that is known here, the tokenizer's own `response_template` parses answers; without one
-    it is Hermes, which any model can be shown.
+    Where the template shows none, the tokenizer's own `response_template` parses answers.
     """
     template = str(tokenizer.chat_template)
     for mark, name in _MARKS:
@@ -81,4 +80,4 @@ def detect_dialect(tokenizer: Any) -> Dialect:
             return _DIALECTS[name]()
     if getattr(tokenizer, "response_template", None):
         return ResponseTemplateDialect(tokenizer)
-    return HermesDialect()
+    return None

@@ -16,7 +16,8 @@ from skyrl_gym.tools import ToolSpec
 
 __all__ = ["OpenAIPolicy"]
 
-EMPTY_ABORTS = 3  # answers without a token that are followed by another try
+EMPTY_ABORTS = 6  # answers in a row without a token that are followed by another try
+ABORTED_S = 0.05  # before the first of them, then doubling: servers are taking new weights
 _FINISH: Mapping[str, FinishReason] = {"length": "length", "abort": "abort"}
 _TOO_LONG = ("maximum context length", "context_length_exceeded", "maximum model length")
 
@@ -36,6 +37,7 @@ class OpenAIPolicy:
         dialect: reads calls out of text when the server parsed none.
         timeout_s: for one completion, with all tries.
         retries: tries after the first that are waited for.
+        patience_s: how long no server at all may be reachable before that counts as a try.
         max_connections: open at once; None: as many as this process has room for.
     """
 
@@ -49,20 +51,27 @@ class OpenAIPolicy:
         dialect: str = "auto",
         timeout_s: float = 600.0,
         retries: int = 4,
+        patience_s: float = 0.0,
         max_connections: int | None = None,
     ) -> None:
         self.name = model
         self.renderer = renderer
-        self.version = 0
-        """Of the weights that the servers hold; whoever loads new ones counts it up."""
         self._served_as = model
-        self._may_ask = asyncio.Event()
-        self._may_ask.set()
         self._dialect = get_dialect(dialect)
         self._servers = Servers(
             [servers] if isinstance(servers, str) else servers,
-            api_key=api_key, timeout_s=timeout_s, retries=retries, max_connections=max_connections,
+            api_key=api_key, timeout_s=timeout_s, retries=retries, patience_s=patience_s,
+            max_connections=max_connections,
         )  # fmt: skip
+
+    @property
+    def version(self) -> int:
+        """Of the weights that the servers hold; whoever loads new ones counts it up."""
+        return self._servers.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._servers.version = version
 
     async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """One completion from a server."""
@@ -88,31 +97,33 @@ class OpenAIPolicy:
         await self._servers.aclose()
 
     async def _complete_chat(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        await self._may_ask.wait()
-        version = self.version
-        data = await self._servers.post("/chat/completions", self._chat_body(prompt, sampling), session=prompt.session)
-        return replace(self._read_chat(data, prompt.tools), policy_version=version)
+        body = self._chat_body(prompt, sampling)
+        answer = await self._servers.post("/chat/completions", body, session=prompt.session)
+        return replace(self._read_chat(answer.data, prompt.tools), policy_version=answer.version)
 
     async def _complete_tokens(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """Asks until the completion has ended, each time from what there is."""
         parts: list[Completion] = []
-        held = tuple(prompt.token_ids or ())
-        left = sampling.max_tokens
+        asked, held, empty = len(prompt.token_ids or ()), tuple(prompt.token_ids or ()), 0
         while True:
-            await self._may_ask.wait()
-            version = self.version
-            body = self._token_body(held, replace(sampling, max_tokens=left))
-            data = await self._servers.post("/completions", body, session=prompt.session)
-            part = replace(self._read_tokens(data), policy_version=version)
+            done = len(held) - asked
+            # A seed begins the same sequence of draws again, so what is continued gets another.
+            seed = None if sampling.seed is None else sampling.seed + done
+            body = self._token_body(held, replace(sampling, max_tokens=sampling.max_tokens - done, seed=seed))
+            answer = await self._servers.post("/completions", body, session=prompt.session)
+            part = replace(self._read_tokens(answer.data), policy_version=answer.version)
             ids = part.token_ids or ()
             parts.append(part)
-            held, left = held + ids, left - len(ids)
+            held += ids
             if part.finish_reason != "abort":
                 return _joined(parts)
-            if len(parts) - sum(bool(part.token_ids) for part in parts) > EMPTY_ABORTS:
-                raise PolicyError("the server aborted the request again and again")
-            if left <= 0:
+            if len(held) - asked >= sampling.max_tokens:
                 return replace(_joined(parts), finish_reason="length")
+            empty = 0 if ids else empty + 1
+            if empty > EMPTY_ABORTS:
+                raise PolicyError("the server aborted the request again and again")
+            if empty:
+                await asyncio.sleep(ABORTED_S * 2 ** (empty - 1))
 
     # ---- what is sent
 
@@ -175,7 +186,7 @@ def _joined(parts: Sequence[Completion]) -> Completion:
         text="".join(part.text for part in parts),
         token_ids=tuple(token for part in parts for token in part.token_ids or ()),
         logprobs=tuple(value for part in parts for value in part.logprobs or ()) if known else None,
-        policy_version=parts[0].policy_version,
+        policy_version=(*versions, last.policy_version)[0],
         token_versions=versions if len(set(versions)) > 1 else None,
     )
 

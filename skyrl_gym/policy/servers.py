@@ -5,33 +5,40 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import resource
-import socket
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from skyrl_gym.errors import ConfigError, PolicyError, PolicyTimeout
 from skyrl_gym.policy.base import PolicyLoad
+from skyrl_gym.policy.connections import CONNECT_S, open_client, proxy_for, room_for_connections
 from skyrl_gym.policy.metrics import read_load
 
-__all__ = ["Refused", "Servers"]
+__all__ = ["Answer", "Call", "Refused", "Servers"]
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 UNREACHABLE = frozenset({502, 503, 504})  # of those, the ones that speak of the server and not of the request
-CONNECT_S = 10.0
-DEAD_PEER_S = 20  # unacknowledged for this long: the other end is gone
-IDLE_S = 4.0  # uvicorn (vLLM, SGLang) closes an idle connection after 5 s; we let go of it first
 LOAD_S = 0.5  # how long a load once read is good for
 MOST_SESSIONS = 65_536
 LONGEST_COOL_DOWN_S = 30.0
+
+
+Call: TypeAlias = tuple[str, Mapping[str, Any]]
+"""A path beside the API's version (`/pause`), and what is posted there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, and the version of the weights when it was asked for."""
+
+    data: Any
+    version: int
 
 
 class Refused(ConfigError):
@@ -59,6 +66,8 @@ class _Server:
     sessions: int = 0
     failures: int = 0  # in a row
     closed_until: float = 0.0  # on the monotonic clock
+    behind: bool = False  # it may have missed what the others were told, or have forgotten it
+    greeted: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def name(self) -> str:
@@ -73,6 +82,7 @@ class _Server:
     def fail(self) -> None:
         """Closed for a while that doubles from failure to failure; requests that fail together count once."""
         now = time.monotonic()
+        self.behind = True
         if self.closed_until <= now:
             self.closed_until = now + min(0.5 * 2.0**self.failures, LONGEST_COOL_DOWN_S)
             self.failures += 1
@@ -97,9 +107,15 @@ class Servers:
         api_key: sent as a bearer token.
         timeout_s: for one `post`, with all its tries.
         retries: tries after the first that are waited for.
+        patience_s: how long a request waits where no server at all can be reached, before that counts as a try.
         max_connections: open at once, to all servers; more requests wait for one. None: 8,192, or half as
             many as this process may open files.
     """
+
+    version: int = 0
+    """Of the weights that the servers hold."""
+    greeting: Sequence[Call] = ()
+    """What a server that was away is told before it is asked again."""
 
     def __init__(
         self,
@@ -108,21 +124,25 @@ class Servers:
         api_key: str | None = None,
         timeout_s: float = 600.0,
         retries: int = 4,
+        patience_s: float = 0.0,
         max_connections: int | None = None,
     ) -> None:
         for url in urls or [""]:
             if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
                 raise ConfigError(f"a server's address is http://HOST or https://HOST; got {url!r}")
-        self._servers = [_Server(url.rstrip("/"), _proxy_for(url)) for url in urls]
+        self._servers = [_Server(url.rstrip("/"), proxy_for(url)) for url in urls]
         self._held: OrderedDict[str, _Server] = OrderedDict()
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout_s = timeout_s
         self._retries = retries
-        self._max_connections = max_connections or _room_for_connections()
+        self._patience_s = patience_s
+        self._may_ask = asyncio.Event()
+        self._may_ask.set()
+        self._max_connections = max_connections or room_for_connections()
         self._client: aiohttp.ClientSession | None = None
         self._load: tuple[float, PolicyLoad] | None = None
 
-    async def post(self, path: str, body: Mapping[str, Any], *, session: str | None = None) -> Any:
+    async def post(self, path: str, body: Mapping[str, Any], *, session: str | None = None) -> Answer:
         """The decoded JSON answer.
 
         Raises:
@@ -140,19 +160,27 @@ class Servers:
                 raise
             raise PolicyTimeout(f"no answer within {self._timeout_s:g} s from {self._names()}") from error
 
-    async def post_to_all(self, path: str, body: Mapping[str, Any] | None = None) -> None:
-        """The same request to every server, beside the API's version (`/pause`), without another try.
+    def hold(self) -> None:
+        """From now on no request is sent; those that are under way go on."""
+        self._may_ask.clear()
+
+    def release(self) -> None:
+        """Requests are sent again."""
+        self._may_ask.set()
+
+    async def tell(self, *calls: Call) -> None:
+        """The same calls, one after the other, to every server that can be reached; the others get the greeting
+        when they are back. Where none can be reached they are waited for, as long as for a request.
 
         Raises:
-            PolicyError: a server can't be reached or fails.
-            Refused: a server won't.
+            PolicyError: none can be reached, or one fails.
+            Refused: one won't.
         """
-        data = json.dumps(body or {}).encode()
-        asked = (self._once(server, server.root + path, data, SimpleNamespace()) for server in self._servers)
-        try:
-            await asyncio.gather(*asked)
-        except _Fault as fault:
-            raise PolicyError(f"{path}: {fault}") from fault.__cause__
+        patient_until = time.monotonic() + self._patience_s
+        while not await self._tell_those_that_are_there(calls):
+            if time.monotonic() >= patient_until:
+                raise PolicyError(f"no server can be reached: {self._names()}")
+            await asyncio.sleep(0.5)
 
     @property
     def in_flight(self) -> int:
@@ -215,16 +243,21 @@ class Servers:
 
     # ---- the wire
 
-    async def _persist(self, path: str, data: bytes, session: str | None) -> Any:
-        waited = 0
+    async def _persist(self, path: str, data: bytes, session: str | None) -> Answer:
+        waited, patient_until = 0, 0.0
         while True:
-            server = self._pick(session)
+            while not self._may_ask.is_set():
+                await self._may_ask.wait()
+            server, version = self._pick(session), self.version
             try:
-                answer = await self._fresh_or_again(server, path, data)
+                content = await self._fresh_or_again(server, path, data)
             except _Fault as fault:
                 if fault.server_down:
                     server.fail()
-                    if any(other.closed_until <= time.monotonic() for other in self._servers):
+                    if self._one_is_open():
+                        continue
+                    patient_until = patient_until or time.monotonic() + self._patience_s
+                    if await self._opened(patient_until):
                         continue
                 if waited == self._retries:
                     raise PolicyError(f"{server.name}: {fault}") from fault.__cause__
@@ -232,12 +265,13 @@ class Servers:
                 waited += 1
             else:
                 server.succeed()
-                return answer
+                return Answer(_decoded(server, content), version)
 
-    async def _fresh_or_again(self, server: _Server, path: str, data: bytes) -> Any:
+    async def _fresh_or_again(self, server: _Server, path: str, data: bytes) -> bytes:
         connection = SimpleNamespace(reused=False)
         server.in_flight += 1
         try:
+            await self._greet(server)
             try:
                 return await self._once(server, server.url + path, data, connection)
             except _Fault as fault:
@@ -247,17 +281,61 @@ class Servers:
         finally:
             server.in_flight -= 1
 
-    async def _once(self, server: _Server, url: str, data: bytes, connection: SimpleNamespace) -> Any:
+    def _one_is_open(self) -> bool:
+        return any(server.closed_until <= time.monotonic() for server in self._servers)
+
+    async def _opened(self, until: float) -> bool:
+        """Waits until a server may be tried; False when that took too long."""
+        while time.monotonic() < until:
+            await asyncio.sleep(random.uniform(0.05, 0.5))
+            if self._one_is_open():
+                return True
+        return False
+
+    async def _greet(self, server: _Server) -> None:
+        """Tells a server that was away what it may have missed."""
+        async with server.greeted:
+            if server.behind and self.greeting:
+                try:
+                    await self._tell_one(server, self.greeting)
+                except Refused as refusal:
+                    raise _Fault(str(refusal), server_down=True) from refusal
+            server.behind = False
+
+    async def _tell_those_that_are_there(self, calls: Sequence[Call]) -> bool:
+        """Whether there is one."""
+        now = time.monotonic()
+        there = [server for server in self._servers if server.closed_until <= now or server.in_flight]
+        for server in self._servers:
+            server.behind = server.behind or server not in there
+        found = await asyncio.gather(*(self._tell_one(server, calls) for server in there), return_exceptions=True)
+        for server, fault in zip(there, found, strict=True):
+            if isinstance(fault, _Fault) and fault.server_down:
+                server.fail()
+            elif isinstance(fault, BaseException):
+                for other in self._servers:
+                    other.behind = True
+                if isinstance(fault, _Fault):
+                    raise PolicyError(f"{server.name}: {fault}") from fault.__cause__
+                raise fault
+        return None in found
+
+    async def _tell_one(self, server: _Server, calls: Sequence[Call]) -> None:
+        for path, body in calls:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._once(server, server.root + path, json.dumps(body).encode(), SimpleNamespace())
+            except TimeoutError as error:
+                raise _Fault(f"no answer to {path} within {self._timeout_s:g} s", server_down=True) from error
+
+    async def _once(self, server: _Server, url: str, data: bytes, connection: SimpleNamespace) -> bytes:
         try:
             async with self._open().post(url, data=data, proxy=server.proxy, trace_request_ctx=connection) as response:
                 content, status, headers = await response.read(), response.status, response.headers
         except (aiohttp.ClientError, OSError) as error:
             raise _Fault(f"{type(error).__name__}: {error}", server_down=True) from error
         if status < 400:
-            try:
-                return json.loads(content or b"null")
-            except ValueError:
-                raise PolicyError(f"{server.name}: an answer that is not JSON: {_start(content, 200)!r}") from None
+            return content
         if status not in RETRIED:
             raise Refused(f"{server.name} refused ({status}): {_start(content, 600)}", status)
         after = headers.get("retry-after", "")
@@ -276,53 +354,25 @@ class Servers:
             ) as response:
                 text = await response.text(errors="replace") if response.status == 200 else ""
         except (aiohttp.ClientError, OSError):  # a TimeoutError is an OSError
+            server.behind = True  # it may be another process when it is back
             return None
         return read_load(text) or PolicyLoad(server.in_flight, 0)
 
     def _open(self) -> aiohttp.ClientSession:
         """The client, made within the event loop that uses it."""
         if self._client is None:
-            trace = aiohttp.TraceConfig()
-            trace.on_connection_reuseconn.append(_note_reuse)
-            self._client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=self._max_connections, keepalive_timeout=IDLE_S, socket_factory=_guarded_socket
-                ),
-                headers={"content-type": "application/json", **self._headers},
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-                trace_configs=[trace],
-            )
+            self._client = open_client(self._headers, self._max_connections)
         return self._client
 
 
 _DISCONNECTED = (aiohttp.ServerDisconnectedError, ConnectionError)
 
 
-async def _note_reuse(_: Any, context: SimpleNamespace, __: Any) -> None:
-    context.trace_request_ctx.reused = True
-
-
-def _guarded_socket(address: Any) -> socket.socket:
-    """A socket that notices a dead peer, also while nothing is sent (a long completion is silent)."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1_000)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S // 2)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_PEER_S // 4)
-    return made
-
-
-def _proxy_for(url: str) -> str | None:
-    """The proxy that the surroundings name for this address; looked up once, not at every request."""
-    parts = urlsplit(url)
-    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
-
-
-def _room_for_connections() -> int:
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 8_192 if files == resource.RLIM_INFINITY else min(8_192, files // 2)
+def _decoded(server: _Server, content: bytes) -> Any:
+    try:
+        return json.loads(content or b"null")
+    except ValueError:
+        raise PolicyError(f"{server.name}: an answer that is not JSON: {_start(content, 200)!r}") from None
 
 
 def _start(content: bytes, length: int) -> str:

@@ -84,7 +84,7 @@ async def running(*fakes: Fake, **kwargs: Any) -> AsyncIterator[Servers]:
 
 async def ask(servers: Servers, session: str) -> int:
     answer = await servers.post("/ask", {"session": session}, session=session)
-    return int(answer["port"])
+    return int(answer.data["port"])
 
 
 def test_a_session_stays_and_new_ones_go_where_the_fewest_are() -> None:
@@ -196,7 +196,7 @@ def test_a_connection_closed_while_it_lay_idle_costs_nothing() -> None:
         async with server:
             servers = Servers([url], retries=0)
             for _ in range(5):  # each finds the last one's connection closed under it, and opens a new one
-                assert await servers.post("/ask", {}) == {}
+                assert (await servers.post("/ask", {})).data == {}
             await servers.aclose()
 
     asyncio.run(run())
@@ -217,6 +217,7 @@ def test_a_new_connection_that_is_closed_is_a_fault_of_the_server() -> None:
 VANISHING_PEER = """
 import asyncio, fcntl, socket, struct, sys, time
 sys.path.insert(0, sys.argv[1])
+import skyrl_gym.policy.connections as connections
 import skyrl_gym.policy.servers as module
 from skyrl_gym.errors import PolicyError, PolicyTimeout
 
@@ -245,7 +246,7 @@ async def main():
         print(type(error).__name__, time.monotonic() - started, error)
 
 vanish = sys.argv[2]
-module.DEAD_PEER_S = 4
+connections.DEAD_PEER_S = 4
 asyncio.run(main())
 """
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 import anyio
 import gymnasium as gym
 
+from skyrl_gym.alarm import Alarm
 from skyrl_gym.background import BackgroundLoop, call_hook
 from skyrl_gym.chat.dialects import get_dialect
 from skyrl_gym.errors import ConfigError, GradeError, MessageError, StopReason
@@ -84,6 +85,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         self.action_space = ToolSpace(self.tool_specs)
         self.observation_space = ConversationSpace()
         self._loop: BackgroundLoop | None = None
+        self._alarm = Alarm()  # for the tools, one after another
         self._open = False
         self._forget()
         if recording is not None:
@@ -227,8 +229,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         except BaseException:
             await self.ateardown()
             raise
-        self._conversation = (user(opening),) if isinstance(opening, str) else tuple(opening)
-        self._transcript = self._conversation
+        self._conversation = self._transcript = (user(opening),) if isinstance(opening, str) else tuple(opening)
         return self._conversation, {"task_id": task.id}
 
     async def aturn(self, action: Action) -> TurnResult:
@@ -249,9 +250,10 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._stop = result.stop
         if result.stop is None and (notice := self.notice(result)):
             result = replace(result, observations=add_text(result.observations, notice))
-        held = () if result.context_edit else (*self._conversation, message)
-        self._conversation = (*held, *result.observations)
-        self._transcript = (*self._transcript, message, *result.observations)
+        new = result.observations if result.context_edit else (message, *result.observations)
+        self._conversation = new if result.context_edit else self._conversation + new
+        if self.render_mode is not None:
+            self._transcript = (*self._transcript, message, *result.observations)
         return result
 
     async def agrade(self) -> Grade:
@@ -282,7 +284,8 @@ class TextEnv(gym.Env[Conversation, Action]):
         if not self._open:
             raise MessageError("only an episode that has begun can be forked: call reset() first")
         twin = object.__new__(type(self))
-        twin.__dict__ |= self.__dict__ | {"_loop": None, "_open": False, "_np_random": deepcopy(self.np_random)}
+        own = {"_loop": None, "_alarm": Alarm(), "_open": False, "_np_random": deepcopy(self.np_random)}
+        twin.__dict__ |= self.__dict__ | own
         twin._recorder = self._recorder and self._recorder.fork()
         twin._tools = twin._equipped()
         twin.action_space = ToolSpace(twin.tool_specs)
@@ -294,6 +297,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         """Frees the episode's resources, once; a caller's cancellation does not cut it short."""
         if self._open:
             self._open = False
+            self._alarm.close()
             if type(self).teardown is TextEnv.teardown:
                 return  # no thread for a hook that does nothing
             with anyio.CancelScope(shield=True):
@@ -370,14 +374,13 @@ class TextEnv(gym.Env[Conversation, Action]):
         message = as_message(action, lambda text: self._dialect.parse(text, self.tool_specs))
         if all(call.id for call in message.tool_calls):
             return message
-        return replace(message, tool_calls=tuple(self._with_id(i, c) for i, c in enumerate(message.tool_calls)))
-
-    def _with_id(self, index: int, call: ToolCall) -> ToolCall:
-        return call if call.id else replace(call, id=f"call_{self._turns}_{index}")
+        calls = enumerate(message.tool_calls)
+        named = (ToolCall(call.name, call.arguments, call.id or f"call_{self._turns}_{i}") for i, call in calls)
+        return replace(message, tool_calls=tuple(named))
 
     async def _run_tools(self, message: Message) -> TurnResult:
         calls = message.tool_calls[:MAX_CALLS_PER_TURN]
-        outcomes = await run_calls(self._tools, calls)
+        outcomes = await run_calls(self._tools, calls, self._alarm)
         edit = next((o for o in outcomes if isinstance(o, ContextEdit)), None)
         results = [o for o in outcomes if isinstance(o, ToolResult)]
         reward = sum(outcome.reward for outcome in outcomes)

@@ -48,19 +48,30 @@ class Streaks:
 
     invalid: int = 0
     same: int = 0
-    last: tuple[Any, ...] = ()
+    last: TurnResult | None = None
 
     def after(self, result: TurnResult) -> Streaks:
         """One turn later."""
-        calls = [(call.name, call.arguments) for call in result.action.tool_calls]
-        turn = (result.action.content, calls, [message.content for message in result.observations])
-        return Streaks(self.invalid + 1 if result.invalid else 0, self.same + 1 if turn == self.last else 1, turn)
+        again = self.last is not None and _alike(self.last, result)
+        return Streaks(self.invalid + 1 if result.invalid else 0, self.same + 1 if again else 1, result)
 
     def stop(self, max_invalid: int, max_same: int) -> StopReason | None:
         """The limit that is reached."""
         if self.invalid >= max_invalid:
             return StopReason.INVALID_CALLS
         return StopReason.REPEATED_ACTION if self.same >= max_same else None
+
+
+def _alike(one: TurnResult, other: TurnResult) -> bool:
+    return (
+        one.action.content == other.action.content
+        and _calls(one) == _calls(other)
+        and [message.content for message in one.observations] == [message.content for message in other.observations]
+    )
+
+
+def _calls(result: TurnResult) -> list[tuple[str, Any]]:
+    return [(call.name, call.arguments) for call in result.action.tool_calls]
 
 
 def step_tuple(task_id: str, conversation: Conversation, result: TurnResult, grade: Grade | None) -> StepTuple:

@@ -54,7 +54,7 @@ class TokenTracker:
 
     def record(self, sampled_ids: Sequence[int]) -> None:
         """The ids that the policy sampled after the latest prompt."""
-        self._held = (*self._held, *sampled_ids)
+        self._held += tuple(sampled_ids)
         self._answered = True
 
     def _new_messages(self, conversation: Conversation) -> Conversation | None:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from skyrl_gym.alarm import Alarm
 from skyrl_gym.chat.tracker import TokenTracker
 from skyrl_gym.env import TextEnv, TurnResult
 from skyrl_gym.errors import PolicyError, PolicyTimeout, StopReason, TurnTimeout
@@ -42,8 +43,10 @@ class Episode:
 
     def __post_init__(self) -> None:
         renderer = self.policy.renderer
-        self._tracker = None if renderer is None else TokenTracker(renderer, self.env.tool_specs)
+        self._specs = self.env.tool_specs
+        self._tracker = None if renderer is None else TokenTracker(renderer, self._specs)
         self._session = uuid.uuid4().hex
+        self._alarm = Alarm()
 
     async def run(self) -> StopReason:
         """Plays to the end.
@@ -53,9 +56,12 @@ class Episode:
             TurnTimeout: a turn took too long.
         """
         turn = self._turn if self.clocks.turn_s is None else self._turn_within_its_clock
-        while True:
-            if (stop := await turn()) is not None:
-                return stop
+        try:
+            while (stop := await turn()) is None:
+                pass
+        finally:
+            self._alarm.close()
+        return stop
 
     async def _turn_within_its_clock(self) -> StopReason | None:
         clock = asyncio.timeout(self.clocks.turn_s)
@@ -99,7 +105,7 @@ class Episode:
         return result.stop
 
     def _prompt(self) -> tuple[Prompt, tuple[tuple[int, ...], bool] | None]:
-        conversation, tools = self.env.conversation, self.env.tool_specs
+        conversation, tools = self.env.conversation, self._specs
         if self._tracker is None:
             return Prompt(conversation, tools, session=self._session), None
         step = self._tracker.advance(conversation)
@@ -116,12 +122,11 @@ class Episode:
         return None if room < 1 else replace(sampling, max_tokens=min(sampling.max_tokens, room))
 
     async def _ask(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        clock = asyncio.timeout(self.clocks.policy_s)
         try:
-            async with clock:
+            with self._alarm.after(self.clocks.policy_s):
                 completion = await self.policy.complete(prompt, sampling)
         except TimeoutError as error:
-            if clock.expired():
+            if self._alarm.rang:
                 raise self._policy_timeout() from error
             raise PolicyError(f"{self.policy.name} raised TimeoutError: {error}") from error
         except ConnectionError as error:
@@ -130,7 +135,7 @@ class Episode:
             if _is_being_cancelled():
                 raise
             raise PolicyError(f"{self.policy.name} cancelled itself") from error
-        if clock.expired():  # it held on to the answer through its cancellation
+        if self._alarm.rang:  # it held on to the answer through its cancellation
             raise self._policy_timeout()
         if completion.finish_reason == "abort":
             raise PolicyError(f"{self.policy.name} aborted the completion")
@@ -142,7 +147,7 @@ class Episode:
     def _action(self, completion: Completion) -> Message | str:
         """The answer as a message, or as text that the environment's dialect parses."""
         if completion.message is None and self.policy.renderer is not None and completion.token_ids is not None:
-            return self.policy.renderer.parse(completion.token_ids, self.env.tool_specs)
+            return self.policy.renderer.parse(completion.token_ids, self._specs)
         return completion.message or completion.text
 
     def _transition(self, completion: Completion, tracked: tuple[tuple[int, ...], bool] | None) -> Transition | None:
@@ -173,12 +178,13 @@ def _is_being_cancelled() -> bool:
 
 
 def _with_result(turn: Turn, result: TurnResult, seconds: dict[str, float]) -> Turn:
-    return replace(
-        turn,
-        message=result.action,
-        observations=result.observations,
-        reward=result.reward,
-        invalid=result.invalid,
-        context_edit=result.context_edit,
-        seconds=seconds,
+    return Turn(
+        result.action,
+        result.observations,
+        turn.transition,
+        turn.finish_reason,
+        result.reward,
+        result.invalid,
+        result.context_edit,
+        seconds,
     )

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import anyio
 import anyio.to_thread
 
+from skyrl_gym.alarm import Alarm
 from skyrl_gym.errors import ToolError
 from skyrl_gym.messages import ToolCall
 from skyrl_gym.tools.result import ContextEdit, ToolResult, cap_text
@@ -23,11 +24,11 @@ Outcome: TypeAlias = ToolResult | ContextEdit
 _NOT_EXECUTED = "Not executed: an earlier call in this message ended the turn."
 
 
-async def run_calls(tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> list[Outcome]:
+async def run_calls(tools: Mapping[str, Tool], calls: Sequence[ToolCall], alarm: Alarm | None = None) -> list[Outcome]:
     """Runs calls and returns one outcome for each, in order.
 
     Neighbouring calls of reading tools run side by side; writes run alone, in order. Once a call has ended
-    the episode or replaced the context, the rest are answered "not executed".
+    the episode or replaced the context, the rest are answered "not executed". `alarm` saves making one.
     """
     outcomes: list[Outcome] = []
     while len(outcomes) < len(calls):
@@ -36,7 +37,7 @@ async def run_calls(tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> lis
             continue
         batch = _next_batch(tools, calls[len(outcomes) :])
         if len(batch) == 1:  # the usual case, at half of what a task costs
-            outcomes.append(await _run_call(tools, batch[0]))
+            outcomes.append(await _run_call(tools, batch[0], alarm))
         else:
             outcomes += await asyncio.gather(*(_run_call(tools, call) for call in batch))
     return outcomes
@@ -53,7 +54,7 @@ def _next_batch(tools: Mapping[str, Tool], calls: Sequence[ToolCall]) -> Sequenc
     return calls[: max(reads, 1)]
 
 
-async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> Outcome:
+async def _run_call(tools: Mapping[str, Tool], call: ToolCall, alarm: Alarm | None = None) -> Outcome:
     found = tools.get(call.name)
     if found is None:
         return ToolResult(_unknown(tools, call.name), is_error=True, invalid=True)
@@ -62,25 +63,30 @@ async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> Outcome:
     except ToolArgumentError as error:
         return ToolResult(str(error), is_error=True, invalid=True)
     try:
-        return _outcome(found, await invoke(found, arguments))
+        return _outcome(found, await invoke(found, arguments, alarm))
     except ToolError as error:
         return ToolResult(cap_text(str(error), found.max_bytes), is_error=True)
 
 
-async def invoke(found: Tool, arguments: dict[str, Any]) -> Any:
+async def invoke(found: Tool, arguments: dict[str, Any], alarm: Alarm | None = None) -> Any:
     """What a tool's function gives for arguments that fit it, within the tool's deadline.
+
+    The deadline is kept by `alarm`, else by one of the call's own.
 
     Raises:
         ToolError: it says so, or it was stopped at its deadline; the text is for the model.
     """
-    clock = asyncio.timeout(found.timeout_s)
+    clock = alarm or Alarm()
     try:
-        async with clock:
+        with clock.after(found.timeout_s):
             return await _call(found, arguments)
     except TimeoutError as error:
-        if not clock.expired():
+        if not clock.rang:
             raise ToolError(f"{found.name} raised TimeoutError: {error}") from error
         raise ToolError(f"{found.name} was stopped after {found.timeout_s:g} s.") from error
+    finally:
+        if alarm is None:
+            clock.close()
 
 
 async def _call(found: Tool, arguments: dict[str, Any]) -> Any:

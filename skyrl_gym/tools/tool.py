@@ -87,10 +87,9 @@ class Tool:
                 f"Expected: {self.spec.signature()}"
             )
         try:
-            parsed = self.model.model_validate(dict(arguments))
+            return vars(self.model.model_validate(dict(arguments)))
         except ValidationError as error:
             raise ToolArgumentError(self._explain(error)) from None
-        return {name: getattr(parsed, name) for name in self.model.model_fields}
 
     def _explain(self, error: ValidationError) -> str:
         faults = [f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors()]

@@ -92,7 +92,7 @@ def _callers(index: Index, asked: Query, path: str | None, found: Found | None) 
     if not used:
         if not owners:
             return None
-        mentions = len(index.mentioning(asked.name))
+        mentions = len(index.holding(asked.name))
         text = f"It stands in {mentions} files: {show.call(query=asked.name, mode='text')}"
         return f"{name} is defined in {owners[0].path}, but nothing calls it by name.\nNext: {text}"
     files = len({site.path for site in used})
@@ -119,7 +119,7 @@ def _imports(index: Index, asked: Query, path: str | None) -> str | None:
     if asked.parts:
         used = sites_of_import(index, asked.name, asked.path or path)
         if not used:
-            return None
+            return _not_imported(index, asked)
         next_ = show.call(query=asked.name, mode="callers")
         return f"{len(used)} imports of {asked.name}:\n{show.sites(used)}\nNext: {next_}"
     file = asked.path or ""
@@ -134,6 +134,15 @@ def _imports(index: Index, asked: Query, path: str | None) -> str | None:
     mine = "\n".join(own[: show.MAX_MEMBERS]) or "nothing"
     theirs = show.sites(others) or "no file, as far as names tell"
     return f"{file} imports:\n{mine}\nIt is imported by:\n{theirs}\nNext: {show.call(query=file, mode='outline')}"
+
+
+def _not_imported(index: Index, asked: Query) -> str | None:
+    found = find(index, asked, None)
+    if found is None or found.how != "exact":
+        return None
+    hit = found.hits[0]
+    next_ = show.call(query=hit.path, mode="imports")
+    return f"{asked.name} is defined in {hit.path}, but no import names it.\nNext: {next_} shows who imports the file"
 
 
 def _outline(index: Index, path: str) -> str | None:

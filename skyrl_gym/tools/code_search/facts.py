@@ -1,11 +1,11 @@
-"""What is known of a source file without looking at it again: its definitions, calls, imports and words."""
+"""What is known of a source file without looking at it again: its definitions, calls and imports."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from sys import intern
 from typing import Any, NamedTuple
@@ -42,27 +42,12 @@ class Import(NamedTuple):
 
 @dataclass(frozen=True)
 class FileFacts:
-    """Facts of one file. `calls` has the lines of each called name; `definitions` are in order of their lines.
-
-    `words` are the identifiers that stand anywhere in it, comments too, and `counts` how often each does.
-    """
+    """Facts of one file. `calls` has the lines of each called name; `definitions` are in order of their lines."""
 
     language: str
     definitions: tuple[Definition, ...] = ()
     calls: Mapping[str, array[int]] | None = None
     imports: tuple[Import, ...] = ()
-    words: tuple[str, ...] = ()
-    counts: array[int] = field(default_factory=lambda: array("H"))
-
-    @cached_property
-    def length(self) -> int:
-        """In words."""
-        return sum(self.counts)
-
-    @cached_property
-    def frequencies(self) -> dict[str, int]:
-        """How often each word stands in it."""
-        return dict(zip(self.words, self.counts, strict=True))
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -90,8 +75,6 @@ class FileFacts:
             "definitions": self.definitions,
             "calls": {name: lines.tolist() for name, lines in (self.calls or {}).items()},
             "imports": self.imports,
-            "words": " ".join(self.words),
-            "counts": self.counts.tolist(),
         }
 
     @classmethod
@@ -107,8 +90,6 @@ class FileFacts:
                 tuple(_definition(*row) for row in data["definitions"]),
                 {intern(name): array("I", lines) for name, lines in data["calls"].items()},
                 tuple(Import(module, tuple(names), line) for module, names, line in data["imports"]),
-                tuple(map(intern, data["words"].split())),
-                array("H", data["counts"]),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"these are no facts of a file: {error!r}") from error

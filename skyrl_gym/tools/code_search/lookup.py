@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from skyrl_gym.tools.code_search.table import Hit, Index, is_test, plain, subwords
+from skyrl_gym.tools.code_search.table import Hit, Index, is_test
+from skyrl_gym.tools.code_search.words import plain, subwords
 
 __all__ = ["Found", "Query", "bm25", "find", "is_pattern", "near_names", "read_query", "within"]
 
@@ -122,7 +123,7 @@ def near_names(index: Index, name: str, score: float = NEAR_SCORE) -> list[str]:
 
     if len(name) < 3:
         return []
-    forms = dict.fromkeys(form for table in index.tables for form in table.spellings)
+    forms = dict.fromkeys(form for table in index.tables for form in table.spellings.spelled)
     found = process.extract(plain(name), forms.keys(), scorer=fuzz.ratio, limit=NEAR_COUNT * 2, score_cutoff=score)
     near = [known for form, _, _ in found for known in index.spelled(form) if index.named(known)]
     return near[:NEAR_COUNT]
@@ -131,20 +132,19 @@ def near_names(index: Index, name: str, score: float = NEAR_SCORE) -> list[str]:
 def bm25(index: Index, text: str, path: str | None, limit: int = 5) -> list[tuple[str, list[str]]]:
     """The files that hold the words of a text best, each with the words of it in which they are."""
     count = len(index.paths) or 1
-    average = (index.base.length + index.patch.length) / count or 1
+    lengths = {**index.base.words.lengths, **index.patch.words.lengths}
+    average = sum(lengths.values()) / count or 1
     scores: dict[str, float] = defaultdict(float)
     held: dict[str, list[str]] = defaultdict(list)
     for part in dict.fromkeys(subwords(text)):
         times: dict[str, int] = defaultdict(int)
-        for word in {word for table in index.tables for word in table.vocabulary.get(part, ())}:
-            for file in index.mentioning(word):
-                if source := index.source(file):
-                    times[file] += source.facts.frequencies[word]
-                    held[file].append(word)
+        for file, word, often in index.having(part):
+            times[file] += often
+            held[file].append(word)
         weight = math.log(1 + (count - len(times) + 0.5) / (len(times) + 0.5))
         for file, frequency in times.items():
-            length = source.facts.length if (source := index.source(file)) else average
-            scores[file] += weight * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / average))
+            longer = 1 - B + B * lengths[file] / average
+            scores[file] += weight * frequency * (K1 + 1) / (frequency + K1 * longer)
     best = sorted((file for file in scores if within(file, path)), key=lambda file: (-scores[file], file))
     return [(file, held[file]) for file in best[:limit]]
 
@@ -178,19 +178,9 @@ def _partial(index: Index, name: str) -> list[Hit]:
     low = name.lower()
     if len(low) < 2:
         return []
-    names = {known for known in index.names() if low in known.lower()} | _with_subwords(index, subwords(name))
+    names = index.like(name)
     best = sorted(names, key=lambda known: (not known.lower().startswith(low), len(known), known))
     return [hit for known in best[:MAX_PARTIAL] for hit in index.named(known)]
-
-
-def _with_subwords(index: Index, parts: Sequence[str]) -> set[str]:
-    """The names that are made of all these, and more."""
-    found: set[str] = set()
-    for table in index.tables:
-        holding = [set(table.vocabulary.get(part, ())) for part in parts]
-        if holding:
-            found |= set.intersection(*holding) & table.names.keys()
-    return found
 
 
 def _inherited(index: Index, query: Query, path: str | None) -> list[Hit]:

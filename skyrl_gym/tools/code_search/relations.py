@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from skyrl_gym.tools.code_search.lookup import Query, within
-from skyrl_gym.tools.code_search.table import Hit, Index, Source, is_test
+from skyrl_gym.tools.code_search.table import Hit, Index, Source, is_test, module_parts
 
 __all__ = ["Site", "callees", "callers", "imported_by", "sites_of_import"]
 
 MAX_FILES = 400
+SUFFIXES = ("js", "ts", "py", "h")  # of a file that is imported by its name
 
 
 class Site(NamedTuple):
@@ -24,32 +25,54 @@ class Site(NamedTuple):
     inside: str
 
 
-def callers(index: Index, query: Query, path: str | None, owners: Iterable[Hit] = ()) -> list[Site]:
+def callers(index: Index, query: Query, path: str | None, owners: Sequence[Hit] = ()) -> list[Site]:
     """Where something of this name is called: first where its file or class is known too, tests last.
 
-    Of a method `Class.name` calls on `self` in classes that are neither it nor derived from it are left out.
+    Of a method `Class.name` calls on `self` in classes that are neither it nor derived from it are left out; of a
+    function of a file, plain calls in files that have the name from elsewhere.
     """
     family = _family(index, query.parts[-2]) if len(query.parts) > 1 else frozenset()
+    others = _others(index, query, owners)
     known = {
-        part for hit in owners for part in (*hit.definition.qualified.split(".")[:-1], PurePosixPath(hit.path).stem)
+        part.encode(errors="surrogateescape")
+        for hit in owners
+        for part in (*hit.definition.qualified.split(".")[:-1], PurePosixPath(hit.path).stem)
     }
     files = [file for file in index.calling(query.name) if within(file, path)]
     homes = {hit.path for hit in owners}
 
     def nearness(file: str) -> tuple[object, ...]:
-        source = index.source(file)
-        words = source.facts.frequencies if source and len(files) <= MAX_FILES else {}
-        return is_test(file), file not in homes, not any(part in words for part in known), file
+        data = source.data if (source := index.source(file)) and len(files) <= MAX_FILES else b""
+        return is_test(file), file not in homes, not any(part in data for part in known), file
 
     sites = []
     for file in sorted(files, key=nearness):
         if (source := index.source(file)) is None:
             continue
+        from_elsewhere = file not in homes and _is_of(source, file, others) and not _is_of(source, file, owners)
         for line in dict.fromkeys(source.facts.lines_called(query.name)):
             site = _site(file, source, line)
-            if not family or _receiver_fits(site, query.name, family):
+            if family and not _receiver_fits(site, query.name, family):
+                continue
+            if not (from_elsewhere and re.search(rf"(?<![\w.]){re.escape(query.name)}\b", site.text)):
                 sites.append(site)
     return sites
+
+
+def _others(index: Index, query: Query, owners: Sequence[Hit]) -> list[Hit]:
+    """The functions of files that have the name of one that was chosen, and are not it."""
+    chosen = query.path is not None or len(query.parts) > 1
+    if not chosen or any(hit.definition.parent >= 0 for hit in owners):
+        return []
+    return [hit for hit in index.named(query.name) if hit.definition.parent < 0 and hit not in owners]
+
+
+def _is_of(source: Source, file: str, hits: Sequence[Hit]) -> bool:
+    """Whether a file has one of these, all of one name: its own, or imported from where it is."""
+    if any(hit.path == file for hit in hits):
+        return True
+    imports = [item for item in source.facts.imports if hits and hits[0].definition.name in item.names]
+    return any(_is_module(item.module, file, _module(hit.path)) for item in imports for hit in hits)
 
 
 def _receiver_fits(site: Site, name: str, family: frozenset[str]) -> bool:
@@ -84,35 +107,47 @@ def callees(index: Index, hit: Hit) -> list[tuple[str, int, list[Hit]]]:
 
 def imported_by(index: Index, path: str) -> list[Site]:
     """The imports that mean a file, as far as the end of a module's name tells."""
-    parts = PurePosixPath(path).with_suffix("").parts
-    parts = parts[:-1] if parts[-1] in ("__init__", "index", "mod") else parts
+    module = _module(path)
     found = []
-    for file in index.paths:
+    for file in index.importing(module[-1]) if module else ():
         source = index.source(file)
         for item in source.facts.imports if source else ():
-            wanted = [
-                part for part in re.split(r"[./:]+", item.module.strip("./")) if part not in ("js", "ts", "py", "h")
-            ]
-            relative = item.module.startswith(".") and wanted != [] and _beside(file, path)
-            named = (
-                wanted and parts[-len(wanted) :] == tuple(wanted) and (len(wanted) > 1 or relative or len(parts) == 1)
-            )
-            inner = [*wanted, *[name for name in item.names if name == parts[-1]]] if parts else []
-            if named or (inner != wanted and tuple(inner) == parts[-len(inner) :] and (len(inner) > 1)):
+            inner = module[-1] in item.names and _is_module(item.module, file, module, module[-1])
+            if inner or _is_module(item.module, file, module):
                 assert source is not None  # it has imports
                 found.append(_site(file, source, item.line))
-    return sorted(dict.fromkeys(found), key=lambda site: (is_test(site.path), site.path, site.line))
+    return _in_order(found)
+
+
+def _module(path: str) -> tuple[str, ...]:
+    """The folders of a file and its name, unless it stands for its folder."""
+    parts = PurePosixPath(path).with_suffix("").parts
+    return parts[:-1] if parts[-1] in ("__init__", "index", "mod") else parts
+
+
+def _is_module(named: str, file: str, module: tuple[str, ...], *inner: str) -> bool:
+    """Whether a module's name in a file, and a name from within it, could mean a module: a relative one tells all."""
+    parts = (*(part for part in module_parts(named) if part not in SUFFIXES), *inner)
+    if named.startswith("."):
+        up = named.split("/").count("..") if "/" in named else len(named) - len(named.lstrip(".")) - 1
+        folder = PurePosixPath(file).parts[:-1]
+        return (*folder[: len(folder) - up], *parts) == module
+    return parts != () and module[-len(parts) :] == parts and (len(parts) > 1 or len(module) == 1)
 
 
 def sites_of_import(index: Index, name: str, path: str | None) -> list[Site]:
     """The imports that bring a name."""
     found = []
-    for file in index.mentioning(name):
+    for file in index.importing(name):
         source = index.source(file)
         for item in source.facts.imports if source and within(file, path) else ():
-            if name in item.names or name in re.split(r"[./:{}, ]+", item.module):
+            if name in item.names or name in module_parts(item.module):
                 assert source is not None  # it has imports
                 found.append(_site(file, source, item.line))
+    return _in_order(found)
+
+
+def _in_order(found: Iterable[Site]) -> list[Site]:
     return sorted(dict.fromkeys(found), key=lambda site: (is_test(site.path), site.path, site.line))
 
 
@@ -137,9 +172,3 @@ def _site(path: str, source: Source, line: int) -> Site:
     inside = "" if number is None else source.facts.definitions[number].qualified
     text = source.lines[line - 1].strip() if line <= len(source.lines) else ""
     return Site(path, line, text[:200], inside)
-
-
-def _beside(file: str, path: str) -> bool:
-    return PurePosixPath(path).is_relative_to(PurePosixPath(file).parent) or PurePosixPath(file).parent.is_relative_to(
-        PurePosixPath(path).parent
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,14 +20,10 @@ __all__ = ["scan"]
 
 MAX_NAME = 200
 MAX_DEFINITIONS = 20_000
-MAX_COUNT = 65_535
 MINIFIED_LINE = 400  # bytes a line, on the average of a file that no one wrote by hand
-_NINE = ord("9")
 TYPES = frozenset({"class", "struct", "interface", "trait", "enum"})
 SCOPES = frozenset({"scope", "module_scope"})
 DETAILS = frozenset({"name", "bases", "receiver", "imported", "require"})
-# Much quicker than a regular expression: what can't be in a word becomes a space.
-_SPACED = bytes(byte if (chr(byte).isalnum() and byte < 128) or byte == ord("_") else 32 for byte in range(256))
 _BASE = re.compile(r"([A-Za-z_$][\w$.:]*)(?!\s*=)")
 _NO_BASES = frozenset({"extends", "implements", "public", "private", "protected", "virtual", "with", "default"})
 
@@ -69,14 +65,11 @@ def scan(language: str, data: bytes) -> FileFacts:
             names.update(dict.fromkeys(_text(data, node) for node in captures.get("imported", ())))
         else:
             _add(found, data, captures)
-    words = {word: count for word, count in Counter(data.translate(_SPACED).split()).items() if word[0] > _NINE}
     return FileFacts(
         language,
         _nested(list(found.values())),
         {name[:MAX_NAME].decode(errors="replace"): lines for name, lines in calls.items()},
         tuple(Import(module, tuple(names), line) for (module, line), names in modules.items()),
-        tuple(word.decode() for word in words),
-        array("H", (min(count, MAX_COUNT) for count in words.values())),
     )
 
 

@@ -11,12 +11,13 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from skyrl_gym.tools.code_search.facts import Definition, FileFacts
+from skyrl_gym.tools.code_search.words import Names, Words, subwords
 
-__all__ = ["Hit", "Index", "Source", "Table", "is_test", "plain", "subwords"]
+__all__ = ["Hit", "Index", "Source", "Table", "is_test", "module_parts"]
 
 _TEST_FOLDERS = frozenset({"test", "tests", "testing", "__tests__"})
 _TEST_FILE = re.compile(r"(test|tests|conftest)\.\w+|test_.*|.*_test\.\w+|.*\.(test|spec)\.\w+")
-_SUBWORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_BETWEEN = re.compile(r"[./:{}, ]+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +41,9 @@ class Hit(NamedTuple):
     definition: Definition
 
 
-def plain(name: str) -> str:
-    """A name without what spelling differs in: case and underscores."""
-    return name.replace("_", "").lower() or name
-
-
-def subwords(text: str) -> list[str]:
-    """`HTTPServer_port2` as http, server, port, 2."""
-    return [word.lower() for word in _SUBWORD.findall(text)]
+def module_parts(module: str) -> list[str]:
+    """The names that the name of a module is made of."""
+    return [part for part in _BETWEEN.split(module) if part]
 
 
 def is_test(path: str) -> bool:
@@ -63,7 +59,6 @@ class Table:
         self.files = dict(sorted(files.items()))
         self.names: dict[str, list[Hit]] = defaultdict(list)
         self.calls: dict[str, list[str]] = defaultdict(list)
-        self.words: dict[str, list[str]] = defaultdict(list)
         self.derived: dict[str, list[Hit]] = defaultdict(list)
         for path, source in self.files.items():
             for number, definition in enumerate(source.facts.definitions):
@@ -73,32 +68,28 @@ class Table:
                     self.derived[base.rpartition(".")[2]].append(hit)
             for name in source.facts.calls or ():
                 self.calls[name].append(path)
-            for word in source.facts.words:
-                self.words[word].append(path)
-        for made in (self.names, self.calls, self.words, self.derived):
+        for made in (self.names, self.calls, self.derived):
             made.default_factory = None
 
     @cached_property
-    def spellings(self) -> dict[str, list[str]]:
-        """The names of definitions by their plain form."""
-        made: dict[str, list[str]] = defaultdict(list)
-        for name in self.names:
-            made[plain(name)].append(name)
-        return dict(made)
+    def spellings(self) -> Names:
+        """The names of definitions by how they are spelled."""
+        return Names(self.names)
 
     @cached_property
-    def vocabulary(self) -> dict[str, list[str]]:
-        """The words by what they are made of."""
-        made: dict[str, list[str]] = defaultdict(list)
-        for word in self.words:
-            for part in set(subwords(word)):
-                made[part].append(word)
-        return dict(made)
+    def imported(self) -> dict[str, list[str]]:
+        """The files that import a name, or a module that has it in its own."""
+        made: dict[str, dict[str, None]] = defaultdict(dict)
+        for path, source in self.files.items():
+            for item in source.facts.imports:
+                for name in (*item.names, *module_parts(item.module)):
+                    made[name][path] = None
+        return {name: list(paths) for name, paths in made.items()}
 
     @cached_property
-    def length(self) -> int:
-        """In words."""
-        return sum(source.facts.length for source in self.files.values())
+    def words(self) -> Words:
+        """All that stands in the files."""
+        return Words({path: source.data for path, source in self.files.items()})
 
 
 @dataclass(frozen=True)
@@ -135,18 +126,29 @@ class Index:
         """The files that call something of this name."""
         return self._shown(self.base.calls.get(name, ())) + self.patch.calls.get(name, [])
 
-    def mentioning(self, word: str) -> list[str]:
-        """The files in which a word stands."""
-        return self._shown(self.base.words.get(word, ())) + self.patch.words.get(word, [])
+    def importing(self, name: str) -> list[str]:
+        """The files that import something of this name, or from a module that has it in its own."""
+        return self._shown(self.base.imported.get(name, ())) + self.patch.imported.get(name, [])
 
-    def names(self) -> Iterator[str]:
-        """The names of all definitions, a few perhaps twice or of files that are gone by now."""
-        yield from self.base.names
-        yield from self.patch.names
+    def holding(self, text: str) -> list[str]:
+        """The files in which a text stands."""
+        wanted = text.encode(errors="surrogateescape")
+        return [path for path in self.paths if (source := self.source(path)) and wanted in source.data]
+
+    def having(self, part: str) -> Iterator[tuple[str, str, int]]:
+        """Files, their words that are made of a part among others, and how often each stands there."""
+        yield from (found for found in self.base.words.holding(part) if found[0] not in self.hidden)
+        yield from self.patch.words.holding(part)
+
+    def like(self, part: str) -> set[str]:
+        """The names of definitions that hold a part or all its words; a few perhaps of files that are gone by now."""
+        words = subwords(part)
+        names = (table.spellings for table in self.tables)
+        return {name for known in names for name in known.containing(part) | known.made_of(words)}
 
     def spelled(self, form: str) -> list[str]:
         """The names whose plain form this is."""
-        return [*self.base.spellings.get(form, ()), *self.patch.spellings.get(form, ())]
+        return [name for table in self.tables for name in table.spellings.spelled.get(form, ())]
 
     def _shown(self, paths: Iterable[str]) -> list[str]:
         return [path for path in paths if path not in self.hidden]

@@ -97,6 +97,63 @@ def test_relations_outlines_and_lines(repository: Path) -> None:
     )
 
 
+def test_callers_of_a_function_of_a_file_are_not_those_of_its_namesake(repository: Path) -> None:
+    (repository / "pkg/own.py").write_text("def helper(x):\n    return x\n\ndef own_use():\n    return helper(1)\n")
+    (repository / "pkg/of_own.py").write_text("from .own import helper\n\nof_own_use = helper(1)\n")
+    (repository / "pkg/of_shapes.py").write_text("from .shapes import helper\n\nof_shapes_use = helper(1)\n")
+    (repository / "pkg/unclear.py").write_text(
+        "from pkg import *\n\nunclear_use = helper(1)\nmethod_use = x.helper(1)\n"
+    )
+
+    async def work(ask: Ask, _: Sandbox) -> None:
+        every = await ask("helper", "callers")
+        of_shapes = await ask("pkg/shapes.py:helper", "callers")
+        of_own = await ask("pkg.own.helper", "callers")
+        uses = {"own_use": of_own, "of_own_use": of_own, "of_shapes_use": of_shapes, "self.side": of_shapes}
+        for use, mine in uses.items():
+            assert use in every
+            assert [text for text in (of_own, of_shapes) if f" {use}" in text or f"({use}" in text] == [mine]
+        for text in (of_own, of_shapes):  # what can't be told is not left out
+            assert "unclear_use" in text
+            assert "method_use" in text
+
+    run(repository, work)
+
+
+def test_imports_of_a_file_are_told_from_those_of_its_namesakes(repository: Path) -> None:
+    (repository / "other").mkdir()
+    (repository / "other/shapes.py").write_text("sides = 1\n")
+    (repository / "other/near.py").write_text("from . import shapes\n")
+    (repository / "pkg/near.py").write_text("from . import shapes\nfrom .shapes import Square\n")
+    ask_all(
+        repository,
+        (
+            {"query": "pkg/shapes.py", "mode": "imports"},
+            "pkg/near.py\n     1\tfrom . import shapes\n     2\tfrom .shapes",
+        ),
+        (
+            {"query": "other/shapes.py", "mode": "imports"},
+            "imported by:\nother/near.py\n     1\tfrom . import shapes\nNext",
+        ),
+        (
+            {"query": "newest_value", "mode": "imports"},
+            "newest_value is defined in latest/mod.py, but no import names it.",
+        ),
+    )
+
+
+def test_words_that_are_in_no_name_find_the_files_that_hold_them(repository: Path) -> None:
+    async def work(ask: Ask, box: Sandbox) -> None:
+        await box.write("pkg/notes.py", b"# the walrus sleeps under gentle snow\n")
+        await box.write("pkg/more.py", b"# a walrus\n")
+        found = await ask("snow under walrus")
+        assert found.index("pkg/notes.py") < found.index("pkg/more.py")
+        await box.write("pkg/notes.py", b"")
+        assert "pkg/notes.py" not in await ask("snow under walrus")
+
+    run(repository, work)
+
+
 @pytest.mark.parametrize(
     ("name", "address", "called"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from skyrl_gym.cli.needs import Part, check_extra, check_need, check_small_model, missing_needs
+from skyrl_gym.cli.needs import Part, check_extra, check_need, check_small_model
 from skyrl_gym.registration import RegistryEntry, registered
 
 EXAMPLES = """
@@ -28,22 +29,35 @@ def run(
     Exits with 1 if no environment can run.
     """
     console = Console(highlight=False)
-    parts = [_machine(), _gpu(), check_extra("train"), check_small_model()]
-    parts += [check_need(backend) for backend in ("bubblewrap", "docker")]
-    suites = [_suite(entry) for entry in registered()]
-    console.print(_table("part", parts))
+    entries = registered()
+    needs = {need: check_need(need) for need in dict.fromkeys(need for entry in entries for need in entry.needs)}
+    parts = [_machine(), _gpu(), check_extra("train"), check_small_model(), *needs.values()]
+    suites = [_suite(entry, needs) for entry in entries]
+    console.print(_parts(parts))
     console.print()
-    console.print(_table("environment", suites))
+    console.print(_suites(suites))
     if not any(suite.ok for suite in suites) or (strict and not all(part.ok for part in (*parts, *suites))):
         raise typer.Exit(1)
 
 
-def _table(title: str, parts: list[Part]) -> Table:
-    table = Table(title, "", "found", "to get it", box=None, pad_edge=False, header_style="bold")
+def _parts(parts: list[Part]) -> Table:
+    table = Table("part", "", box=None, pad_edge=False, header_style="bold")
+    for title in ("found", "to get it"):
+        table.add_column(title, overflow="fold")
     for part in parts:
-        mark = "[green]ok[/]" if part.ok else "[yellow]missing[/]"
-        table.add_row(part.name, mark, escape(part.found), "" if part.ok else escape(part.remedy))
+        table.add_row(part.name, _mark(part), escape(part.found), "" if part.ok else escape(part.remedy))
     return table
+
+
+def _suites(suites: list[Part]) -> Table:
+    table = Table("environment", "", "needs", box=None, pad_edge=False, header_style="bold")
+    for suite in suites:
+        table.add_row(suite.name, _mark(suite), escape(suite.found))
+    return table
+
+
+def _mark(part: Part) -> str:
+    return "[green]ok[/]" if part.ok else "[yellow]missing[/]"
 
 
 def _machine() -> Part:
@@ -63,6 +77,6 @@ def _gpu() -> Part:
     return Part("GPU", True, f"{', '.join(names)} (PyTorch {torch.__version__})")
 
 
-def _suite(entry: RegistryEntry) -> Part:
-    missing = missing_needs(entry.needs)
-    return Part(entry.id, not missing, "; ".join(missing) or ", ".join(entry.needs) or "needs nothing more")
+def _suite(entry: RegistryEntry, needs: Mapping[str, Part]) -> Part:
+    missing = [need for need in entry.needs if not needs[need].ok]
+    return Part(entry.id, not missing, ", ".join(missing or entry.needs) or "nothing more")

@@ -46,7 +46,9 @@ def check_need(need: str) -> Part:
         return _check_hub()
     if need.startswith("$"):
         value = os.environ.get(need.removeprefix("$"))
-        return Part(need, bool(value), value or "not set", f"set {need.removeprefix('$')}")
+        return Part(
+            need, bool(value), value or "not set", f"set {need.removeprefix('$')}; the suite's card says to what"
+        )
     if need in extras():
         return check_extra(need)
     found = shutil.which(need)

@@ -27,6 +27,17 @@ def test_it_lists_the_machine_the_extras_and_every_environment(skyrl: Skyrl) -> 
         assert text in ran.out
 
 
+def test_each_need_is_explained_once_and_named_where_it_keeps_an_environment_from_running(
+    skyrl: Skyrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    parts, _, suites = skyrl("doctor").out.partition("\n\n")
+    assert parts.count("DOCKER_HOST") == 1
+    missing = [line.split() for line in suites.splitlines() if "swe-bench-lite-v0" in line]
+    assert missing == [["skyrl/swe-bench-lite-v0", "missing", "docker,", "hub"]]
+
+
 def test_what_is_missing_is_said_with_the_way_to_get_it(skyrl: Skyrl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     ran = skyrl("doctor")

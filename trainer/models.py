@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from skyrl_gym.background import BackgroundLoop
 from skyrl_gym.chat import Renderer
 from skyrl_gym.errors import ConfigError, MissingDependency
 from skyrl_gym.policy import Prompt, Sampling, resolve_model
@@ -51,7 +52,15 @@ def lora_config(section: LoraSection | None) -> Any:
     return LoraConfig(**section.model_dump(exclude={"load_in_4bit"}), task_type="CAUSAL_LM")
 
 
-def make_policy(recipe: Recipe, model: Any, tokenizer: Any, *, writes: bool) -> TransformersPolicy | ServedPolicy:
+def make_policy(
+    recipe: Recipe,
+    model: Any,
+    tokenizer: Any,
+    loop: BackgroundLoop,
+    *,
+    writes: bool,
+    meet: Callable[[], None] = lambda: None,
+) -> TransformersPolicy | ServedPolicy:
     """The sampler: a server, or a copy of the model in half precision, which decodes faster.
 
     Raises:
@@ -64,7 +73,8 @@ def make_policy(recipe: Recipe, model: Any, tokenizer: Any, *, writes: bool) -> 
                 f"rollout.server_folder is the model folder that the server was started on, a copy of the model for "
                 f"the trainer to write to; got {recipe.rollout.server_folder!r}"
             )
-        return ServedPolicy(recipe.rollout.server, folder, Renderer(tokenizer, recipe.dialect), writes=writes)
+        renderer = Renderer(tokenizer, recipe.dialect)
+        return ServedPolicy(recipe.rollout.server, folder, renderer, loop, writes=writes, meet=meet)
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
     copy = AutoModelForCausalLM.from_config(_plain_config(model), dtype=torch.bfloat16).to(device).eval()
     return TransformersPolicy(copy, tokenizer, dialect=recipe.dialect, name=recipe.model)

@@ -108,7 +108,10 @@ class _Run:
         self.model, self.tokenizer = load_model(recipe)
         self.loop = BackgroundLoop("rollouts")
         held.callback(self.loop.close)
-        self.policy = make_policy(recipe, self.model, self.tokenizer, writes=self.state.is_main_process)
+        self.policy = make_policy(
+            recipe, self.model, self.tokenizer, self.loop,
+            writes=self.state.is_main_process, meet=self.state.wait_for_everyone,
+        )  # fmt: skip
         held.callback(lambda: self.loop.run(self.policy.aclose()))
         held_by = self.policy.renderer.dialect.name
         tell(Progress("load", 1, 1, message=f"{recipe.model} writes tool calls as {held_by}"))

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from skyrl_gym.background import BackgroundLoop
 from skyrl_gym.chat import Renderer
 from skyrl_gym.chat.testing import tiny_tokenizer
-from skyrl_gym.errors import ConfigError, PolicyError
+from skyrl_gym.errors import ConfigError
 from skyrl_gym.policy import Completion, Prompt, Sampling, ScriptedPolicy
 from skyrl_gym.trainer.models import check_policy, make_policy, save_model
 from skyrl_gym.trainer.recipe import parse_recipe
@@ -125,6 +126,13 @@ class _Vllm(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
+def loop() -> Iterator[BackgroundLoop]:
+    found = BackgroundLoop("test")
+    yield found
+    found.close()
+
+
+@pytest.fixture
 def server() -> Iterator[str]:
     _Vllm.told, _Vllm.development = [], True
     found = ThreadingHTTPServer(("127.0.0.1", 0), _Vllm)
@@ -134,10 +142,15 @@ def server() -> Iterator[str]:
     found.server_close()
 
 
-def test_a_server_reads_the_new_weights_from_its_folder(tmp_path: Path, tools: Any, server: str) -> None:
-    policy = ServedPolicy(server, tmp_path, Renderer(tiny_tokenizer()))
+def test_a_server_reads_the_new_weights_from_its_folder(
+    tmp_path: Path, tools: Any, server: str, loop: BackgroundLoop
+) -> None:
+    policy = ServedPolicy(server, tmp_path, Renderer(tiny_tokenizer()), loop)
     policy.load_weights(tools.tiny_model(seed=3).state_dict(), 4)
-    assert _Vllm.told == [("/collective_rpc", {"method": "reload_weights"}), ("/reset_prefix_cache", {})]
+    reload = {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path)}}
+    assert _Vllm.told == [
+        ("/pause?mode=abort", {}), ("/collective_rpc", reload), ("/reset_prefix_cache", {}), ("/resume", {}),
+    ]  # fmt: skip
     assert (tmp_path / "model.safetensors").is_file()
 
     async def ask() -> Completion:
@@ -145,24 +158,49 @@ def test_a_server_reads_the_new_weights_from_its_folder(tmp_path: Path, tools: A
         await policy.aclose()
         return answer
 
-    answer = asyncio.run(ask())
+    answer = loop.run(ask())
     assert (answer.token_ids, answer.logprobs, answer.policy_version) == ((7, 2), (-0.5, -1.0), 4)
     assert _Vllm.told[-1][1]["prompt"] == [1, 5]
 
 
-def test_a_process_that_does_not_write_tells_the_server_nothing(tmp_path: Path, tools: Any, server: str) -> None:
-    policy = ServedPolicy(server, tmp_path, Renderer(tiny_tokenizer()), writes=False)
-    policy.load_weights(tools.tiny_model().state_dict(), 4)
-    assert (policy.version, _Vllm.told, list(tmp_path.iterdir())) == (4, [], [])
+def test_of_several_processes_all_halt_before_one_has_the_weights_read_and_wait_until_they_are(
+    tmp_path: Path, tools: Any, server: str, loop: BackgroundLoop
+) -> None:
+    barrier, events = threading.Barrier(2, timeout=30), []
+
+    def policy(writes: bool) -> ServedPolicy:
+        def meet() -> None:
+            events.append([path for path, _ in _Vllm.told])
+            barrier.wait()
+
+        return ServedPolicy(server, tmp_path, Renderer(tiny_tokenizer()), loop, writes=writes, meet=meet)
+
+    first, second = policy(True), policy(False)
+    other = threading.Thread(target=second.load_weights, args=(tools.tiny_model().state_dict(), 4))
+    other.start()
+    first.load_weights(tools.tiny_model().state_dict(), 4)
+    other.join()
+    assert (first.version, second.version) == (4, 4)
+    told = [path for path, _ in _Vllm.told]
+    assert told.count("/collective_rpc") == 1 and told.count("/pause?mode=abort") == 2
+    assert told.index("/collective_rpc") > max(i for i, path in enumerate(told) if path.startswith("/pause"))
+    assert told.index("/reset_prefix_cache") < min(i for i, path in enumerate(told) if path == "/resume")
+    assert len(events) == 4
+    loop.run(first.aclose())
+    loop.run(second.aclose())
 
 
-def test_a_server_without_its_development_endpoints_is_named(tmp_path: Path, tools: Any, server: str) -> None:
+def test_a_server_without_its_development_endpoints_is_named(
+    tmp_path: Path, tools: Any, server: str, loop: BackgroundLoop
+) -> None:
     _Vllm.development = False
-    with pytest.raises(PolicyError, match=r"answered 404.*VLLM_SERVER_DEV_MODE=1"):
-        ServedPolicy(server, tmp_path, Renderer(tiny_tokenizer())).load_weights(tools.tiny_model().state_dict(), 1)
+    policy = ServedPolicy(server, tmp_path, Renderer(tiny_tokenizer()), loop)
+    with pytest.raises(ConfigError, match=r"refused .*404.*VLLM_SERVER_DEV_MODE=1"):
+        policy.load_weights(tools.tiny_model().state_dict(), 1)
+    loop.run(policy.aclose())
 
 
-def test_the_servers_folder_is_not_the_model_that_is_trained(tmp_path: Path, tools: Any) -> None:
+def test_the_servers_folder_is_not_the_model_that_is_trained(tmp_path: Path, tools: Any, loop: BackgroundLoop) -> None:
     model, tokenizer = tools.tiny_model(), tiny_tokenizer()
     model.save_pretrained(tmp_path)
     for folder in (None, str(tmp_path), str(tmp_path / "nowhere")):
@@ -175,7 +213,7 @@ def test_the_servers_folder_is_not_the_model_that_is_trained(tmp_path: Path, too
             }
         )
         with pytest.raises(ConfigError, match="server_folder is the model folder that the server was started on"):
-            make_policy(recipe, model, tokenizer, writes=True)
+            make_policy(recipe, model, tokenizer, loop, writes=True)
 
 
 SHARDED = """

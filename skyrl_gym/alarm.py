@@ -17,10 +17,11 @@ class Alarm:
     Here a timer that is due too early is left where it is: when it rings, it is set to what is due then.
     """
 
-    __slots__ = ("_cancelling", "_limit_s", "_task", "_timer", "_until", "rang")
+    __slots__ = ("_cancelling", "_limit_s", "_loop", "_task", "_timer", "_until", "rang")
 
     def __init__(self) -> None:
         self.rang = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[object] | None = None
         self._limit_s = self._until = 0.0
@@ -44,7 +45,7 @@ class Alarm:
         assert self._task is not None  # in a coroutine there is one
         self.rang, self._cancelling = False, self._task.cancelling()
         self._until = loop.time() + self._limit_s
-        if self._timer is None or self._timer.when() > self._until:
+        if self._timer is None or self._loop is not loop or self._timer.when() > self._until:
             self.close()
             self._set(loop)
         return self
@@ -63,6 +64,7 @@ class Alarm:
             self._timer = None
 
     def _set(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         if self._until < math.inf:
             self._timer = loop.call_at(self._until, self._ring)
 

@@ -122,6 +122,22 @@ def test_nothing_is_left_on_the_loop_once_it_is_closed() -> None:
     run_virtual(close())
 
 
+def test_it_rings_on_another_loop_than_the_one_before() -> None:
+    alarm = Alarm()
+
+    async def briefly() -> None:
+        with alarm.after(5):
+            await asyncio.sleep(1)
+
+    async def late() -> float:
+        with pytest.raises(TimeoutError), alarm.after(10):
+            await asyncio.sleep(60)
+        return now()
+
+    run_virtual(briefly())
+    assert run_virtual(late()) == 10
+
+
 def test_what_has_no_limit_is_let_be() -> None:
     async def unlimited() -> None:
         alarm = Alarm()

@@ -38,7 +38,7 @@ def answer(index: Index, query: str, mode: Mode, path: str | None, lines: list[i
         if path is None:
             raise ToolError("query is a name (Class.method, module.function), a file, or file:name.")
         query = path
-    asked = read_query(query, lambda name: index.source(name) is not None)
+    asked = read_query(query, index.file_named)
     if asked.line is not None and asked.path is not None:
         return _at_line(index, asked.path, asked.line)
     if mode == "imports":

@@ -48,16 +48,15 @@ class Found:
     hits: tuple[Hit, ...]
 
 
-def read_query(text: str, is_file: Callable[[str], bool]) -> Query:
+def read_query(text: str, file_named: Callable[[str], str | None]) -> Query:
     """A query's parts; `path.py`, `path.py:12` and `path.py:Class.method` name a file, if there is such a one."""
     text = text.strip().strip("`\"'")
-    file = _FILE.match(text)
-    if file and is_file(file["path"]):
-        rest = (file["rest"] or "").lstrip(":")
-        if rest.isdigit():
-            return Query((), file["path"], int(rest))
-        return Query(_parts(rest), file["path"])
-    return Query(_parts(text))
+    named = _FILE.match(text)
+    path = file_named(named["path"]) if named else None
+    if named is None or path is None:
+        return Query(_parts(text))
+    rest = (named["rest"] or "").lstrip(":")
+    return Query((), path, int(rest)) if rest.isdigit() else Query(_parts(rest), path)
 
 
 def _parts(text: str) -> tuple[str, ...]:

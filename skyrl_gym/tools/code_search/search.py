@@ -56,6 +56,7 @@ class CodeSearch:
         where = self._relative(path)
         if mode == "text":
             return cap_text(await self._text(query, where), MAX_BYTES)
+        query = query.strip().removeprefix(f"{self._root.rstrip('/')}/").removeprefix("./")
         found = await asyncio.to_thread(answer, index, query, mode, where, lines)
         if found is None:
             found = await self._last_resort(index, query, where)

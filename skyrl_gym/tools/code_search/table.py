@@ -30,7 +30,8 @@ class Source:
     @cached_property
     def lines(self) -> list[str]:
         """As `grep -n` counts them."""
-        return [line.removesuffix("\r") for line in self.data.decode(errors="replace").split("\n")]
+        text = self.data.decode(errors="replace").removesuffix("\n")
+        return [line.removesuffix("\r") for line in text.split("\n")] if text else []
 
 
 class Hit(NamedTuple):
@@ -113,6 +114,13 @@ class Index:
     def source(self, path: str) -> Source | None:
         """A file, if it is a source file that can be read."""
         return self.patch.files.get(path) or (None if path in self.hidden else self.base.files.get(path))
+
+    def file_named(self, name: str) -> str | None:
+        """The path of a file by all of it, or by its end if that is one file's alone."""
+        if self.source(name) is not None:
+            return name
+        ending = [path for path in self.paths if path.endswith(f"/{name}")]
+        return ending[0] if len(ending) == 1 else None
 
     def named(self, name: str) -> list[Hit]:
         """The definitions with exactly this name."""

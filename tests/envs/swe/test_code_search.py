@@ -1,9 +1,10 @@
 """The search tool on a repository in a real sandbox; the seven faults of the paper's own script are tests by name."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import pytest
 
@@ -11,7 +12,7 @@ from skyrl_gym import ToolCall
 from skyrl_gym.envs.swe.env import SweEnv
 from skyrl_gym.errors import ToolError
 from skyrl_gym.sandbox import Mount, Sandbox, SandboxSpec, open_sandbox
-from skyrl_gym.tools.code_search import CodeSearch, Parsers, Store
+from skyrl_gym.tools.code_search import CodeSearch, Mode, Parsers, Store
 
 Ask: TypeAlias = Callable[..., Awaitable[str]]
 
@@ -91,6 +92,9 @@ def test_relations_outlines_and_lines(repository: Path) -> None:
         ({"query": "pkg/shapes.py", "mode": "outline"}, "    class ClassFoo".strip()),
         ({"query": "ClassFoo", "mode": "outline"}, "def measure(self):"),
         ({"path": "pkg", "mode": "outline"}, "2 source files in pkg"),
+        ({"query": "/work/pkg/shapes.py:helper"}, "1 definition"),
+        ({"query": "./pkg/shapes.py", "mode": "outline"}, "pkg/shapes.py: 20 lines"),
+        ({"query": "shapes.py:helper"}, "1 definition"),
         ({"query": "phrase that is nowhere", "mode": "text"}, "README.md"),
         ({"query": "Phrase That", "mode": "text"}, "in other case"),
         ({"query": "phrase that is nowhere in code"}, "README.md"),
@@ -167,6 +171,7 @@ def test_words_that_are_in_no_name_find_the_files_that_hold_them(repository: Pat
     ],
 )
 def test_every_language_has_definitions_and_callers(repository: Path, name: str, address: str, called: str) -> None:
+    """The published search script, fault 7: it reads Python only."""
     ask_all(repository, ({"query": name}, address), ({"query": called, "mode": "callers"}, address.split(":")[0]))
 
 
@@ -174,6 +179,8 @@ def test_every_language_has_definitions_and_callers(repository: Path, name: str,
 
 
 def test_lines_can_be_asked_for(repository: Path) -> None:
+    """The published search script, fault 1: lines asked for by number are never shown."""
+
     async def work(ask: Ask, _: Sandbox) -> None:
         shown = await ask("", "code", "pkg/shapes.py", [4, 5])
         assert "     4\t    def area(self):\n     5\t        return self.measure()" in shown
@@ -185,32 +192,51 @@ def test_lines_can_be_asked_for(repository: Path) -> None:
 
 
 def test_a_name_that_begins_with_a_keyword_is_whole(repository: Path) -> None:
+    """The published search script, fault 2: ClassFoo loses its prefix."""
     ask_all(repository, ({"query": "ClassFoo"}, "1 definition"), ({"query": "class ClassFoo"}, "1 definition"))
 
 
 def test_a_miss_says_so_and_what_to_do(repository: Path) -> None:
+    """The published search script, fault 3: a miss prints an empty line."""
+
+    async def work(ask: Ask, _: Sandbox) -> None:
+        says = "No definition|No line|There is no|not in|is not defined"
+        for query in ("qqqqzzzz", "qqqqzzzz wwwww", "Qqqq.zzzz", "pkg/qqqq.py", "pkg/shapes.py:qqqq"):
+            for mode in get_args(Mode):
+                try:
+                    answer = await ask(query, mode)
+                except ToolError as error:
+                    answer = f"{error}\nNext: as it says"
+                assert re.match(says, answer), (query, mode, answer)
+                assert "\nNext: " in answer, (query, mode, answer)
+
+    run(repository, work)
+
+
+def test_a_name_that_is_elsewhere_is_named_there(repository: Path) -> None:
     ask_all(
         repository,
-        ({"query": "qqqqzzzz"}, "No definition is named 'qqqqzzzz'"),
-        ({"query": "qqqqzzzz wwwww"}, "Next: "),
-        ({"query": "qqqqzzzz", "mode": "text"}, "No line holds 'qqqqzzzz'"),
         ({"query": "helper", "path": "latest"}, "is not defined in latest, but here:\npkg/shapes.py:helper"),
     )
 
 
 def test_only_whole_names_make_a_test_and_tests_are_found_too(repository: Path) -> None:
+    """The published search script, fault 4: latest/ is taken for tests, and tests are not found."""
     ask_all(
         repository,
         ({"query": "latest/mod.py"}, "newest_value"),
         ({"query": "newest_value"}, "1 definition"),
         ({"query": "tests/test_shapes.py"}, "test_helper"),
+        ({"query": "test_shapes.py"}, "tests/test_shapes.py: 4 lines"),
         ({"query": "test_helper"}, "tests/test_shapes.py:test_helper"),
     )
 
 
 def test_what_was_just_written_is_found_and_what_was_removed_is_not(repository: Path) -> None:
+    """The published search script, fault 5: it is stale after edits."""
+
     async def work(ask: Ask, box: Sandbox) -> None:
-        assert "1 definition" in await ask("helper")
+        assert (await ask("helper")).startswith("1 definition")  # and no word of how the index was made
         await box.write("pkg/more.py", b"def brand_new():\n    return helper(2)\n")
         assert "pkg/more.py:brand_new (function" in await ask("brand_new")
         assert "pkg/more.py" in await ask("helper", "callers")
@@ -226,8 +252,12 @@ def test_what_was_just_written_is_found_and_what_was_removed_is_not(repository: 
 
 
 def test_nothing_is_written_into_the_repository(repository: Path) -> None:
+    """The published search script, fault 6: its index lies in the repository and shows in `git status`."""
+
     async def work(ask: Ask, box: Sandbox) -> None:
-        listed = "find . | sort | sha256sum"
+        made = "git init -q . && git add . && git -c user.name=a -c user.email=a@b commit -qm all"
+        assert (await box.exec(made, timeout_s=20)).code == 0
+        listed = "git status --porcelain --ignored; find . -path ./.git -prune -o -print | sort | sha256sum"
         before = (await box.exec(listed, timeout_s=10)).output
         await ask("helper")
         await ask("nothing of that name")
@@ -237,6 +267,8 @@ def test_nothing_is_written_into_the_repository(repository: Path) -> None:
 
 
 def test_files_are_parsed_once_for_all_episodes_on_a_repository(repository: Path) -> None:
+    """The published search script, fault 7: each container parses the repository anew."""
+
     async def play() -> None:
         parsers = Parsers()
         store = Store(parsers)

@@ -33,7 +33,7 @@ from skyrl_gym.trainer.outcomes import Outcome, advantages_of, groups_with_signa
 from skyrl_gym.trainer.prefixes import WORTH_SHARING, Tree, can_share, pack_shared, saved_share
 from skyrl_gym.trainer.samples import Sample, samples_of
 from skyrl_gym.trainer.source import RolloutSource
-from skyrl_gym.trainer.weights import plain_weights
+from skyrl_gym.trainer.weights import keep_adapters_exact, plain_weights
 
 __all__ = ["MultiTurnGRPOTrainer"]
 
@@ -72,6 +72,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         # TRL counts steps by the rows of a data set. Tasks come from the source, so these rows are empty.
         rows = Dataset.from_dict({"prompt": [""] * (args.groups_per_step * args.max_steps)})
         super().__init__(args=args, train_dataset=rows, reward_funcs=_unused_reward, **kwargs)
+        keep_adapters_exact(self.model)
         self._source = source
         self._on_batch = on_batch
         self._shares = args.share_prefixes and can_share(self.model)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-__all__ = ["plain_weights", "write_weights"]
+__all__ = ["keep_adapters_exact", "plain_weights", "write_weights"]
 
 SHARD_BYTES = 4 * 2**30
 
@@ -41,15 +41,28 @@ def plain_weights(model: Any) -> Mapping[str, torch.Tensor]:
     out again would round its weights a little more each time.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own = {name for kind in (base.named_parameters, base.named_buffers) for name, _ in kind(remove_duplicate=False)}
     found: dict[str, Callable[[], torch.Tensor]] = {
         name.replace(".base_layer", "").replace(".modules_to_save.default", ""): partial(_whole, value)
         for name, value in base.state_dict().items()
-        if "lora_" not in name and ".original_module" not in name
+        if name in own  # and no note on how one is quantised
+        and "lora_" not in name
+        and ".original_module" not in name
     }
     for name, module in base.named_modules():
         if hasattr(module, "get_delta_weight"):
             found[f"{name}.weight"] = partial(_adapted, module)
+        elif f"{name}.weight" in found and hasattr(module.weight, "quant_state"):
+            found[f"{name}.weight"] = partial(_dequantised, module)
     return _Lazy(found)
+
+
+def keep_adapters_exact(model: Any) -> None:
+    """Holds the adapters of a quantised model in fp32; TRL casts them to bf16, which rounds small updates away."""
+    if getattr(model, "is_quantized", False):
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
 
 
 def write_weights(weights: Mapping[str, torch.Tensor], folder: Path) -> None:

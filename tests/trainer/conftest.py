@@ -19,6 +19,7 @@ from skyrl_gym.rollout import RolloutRequest, Trajectory, Transition, Turn
 from skyrl_gym.trainer.source import Share
 from skyrl_gym.trainer.stream import Ingredient, TaskStream
 from skyrl_gym.trainer.testing import tiny_model
+from skyrl_gym.trainer.weights import plain_weights
 
 GROUP = 4
 TASKS = TaskSet.from_rows([{"id": f"t{i}"} for i in range(4)])
@@ -95,10 +96,24 @@ def odd_ones_begin_alone(number: int, trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, turns=turns)
 
 
+def adapters() -> Any:
+    """Of which both halves change in the first step."""
+    from peft import LoraConfig
+
+    return LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+
+
 def one_step(
-    folder: Path, source: Any, *, rows: int = 8, model: Any = None, peft: Any = None, **settings: Any
+    folder: Path,
+    source: Any,
+    *,
+    rows: int = 8,
+    model: Any = None,
+    peft: Any = None,
+    kept: Callable[[dict[str, torch.Tensor]], None] = lambda weights: None,
+    **settings: Any,
 ) -> dict[str, torch.Tensor]:
-    """The weights after one SGD step with learning rate 1."""
+    """The weights after one SGD step with learning rate 1; `kept` gets them as a plain model has them."""
     from skyrl_gym.trainer.config import MultiTurnGRPOConfig
     from skyrl_gym.trainer.grpo import MultiTurnGRPOTrainer
 
@@ -106,10 +121,10 @@ def one_step(
     steps = 16 // (rows * world)
     config = MultiTurnGRPOConfig(
         output_dir=str(folder), per_device_train_batch_size=rows, gradient_accumulation_steps=steps,
-        steps_per_generation=steps, num_generations=GROUP, optim="sgd",
+        steps_per_generation=steps, num_generations=GROUP,
         max_grad_norm=1e9, lr_scheduler_type="constant", bf16=False, use_cpu=True, report_to="none",
-        save_strategy="no", gradient_checkpointing=False, disable_tqdm=True, logging_steps=1,
-        max_completion_length=32, temperature=1.0, seed=0, **{"max_steps": 1, "learning_rate": 1.0} | settings,
+        save_strategy="no", disable_tqdm=True, logging_steps=1, max_completion_length=32, temperature=1.0, seed=0,
+        **{"max_steps": 1, "learning_rate": 1.0, "optim": "sgd", "gradient_checkpointing": False} | settings,
     )  # fmt: skip
     model = tiny_model() if model is None else model
     trainer = MultiTurnGRPOTrainer(
@@ -118,6 +133,7 @@ def one_step(
     trainer.train()
     source.log = {k: v for line in trainer.state.log_history for k, v in line.items()}
     model = trainer.accelerator.unwrap_model(trainer.model)
+    kept(dict(plain_weights(model)))
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
@@ -138,6 +154,7 @@ def tools() -> Any:
     class Tools:
         GROUP, TASKS = GROUP, TASKS
         tiny_model, one_step, distance = staticmethod(tiny_model), staticmethod(one_step), staticmethod(distance)
+        adapters = staticmethod(adapters)
         recorded, odd_ones_begin_alone = staticmethod(recorded), staticmethod(odd_ones_begin_alone)
         Recorded = Recorded
 

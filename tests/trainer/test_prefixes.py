@@ -165,12 +165,9 @@ def test_models_whose_attention_takes_no_such_mask_are_read_row_by_row() -> None
 
 
 def test_a_step_of_adapters_is_the_same_with_and_without(tmp_path: Path, tools: Any) -> None:
-    from peft import LoraConfig
-
     def step(name: str, **settings: Any) -> Any:
-        peft = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
         source = tools.Recorded(forks=True)
-        return tools.one_step(tmp_path / name, source, peft=peft, **settings), source.log["shared_tokens"]
+        return tools.one_step(tmp_path / name, source, peft=tools.adapters(), **settings), source.log["shared_tokens"]
 
     (shared, saved), (apart, none) = step("a"), step("b", share_prefixes=False)
     start, _ = step("c", learning_rate=0.0)

@@ -46,8 +46,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         max_turns: answers of the policy before the episode is truncated; None for the suite's default.
         max_invalid: unusable answers in a row before the episode is truncated.
         max_repeats: the same action with the same result so often in a row, and the episode is truncated.
-        dialect: how raw text actions, and examples in prompts, write tool calls; "auto" is the model's where the
-            caller has one, and Hermes elsewhere.
+        dialect: how raw text and examples in prompts write calls; "auto": as the caller's model does, else Hermes.
         render_mode: "ansi" for the transcript as text.
         recording: where tool results are recorded or replayed from, like "replay:FOLDER"; see docs/recording.md.
     """

@@ -244,10 +244,9 @@ class TextEnv(gym.Env[Conversation, Action]):
         result = await (self._run_tools(message) if message.tool_calls else self._answer_text(message))
         self._streaks = self._streaks.after(result)
         over = StopReason.MAX_TURNS if self._turns >= self.max_turns else None
-        stop = result.stop or self._streaks.stop(self.max_invalid, self.max_repeats) or over
-        result = result if result.stop is stop else replace(result, stop=stop)
-        self._stop = result.stop
-        if result.stop is None and (notice := self.notice(result)):
+        self._stop = result.stop or self._streaks.stop(self.max_invalid, self.max_repeats) or over
+        result = result if result.stop is self._stop else replace(result, stop=self._stop)
+        if self._stop is None and (notice := self.notice(result)):
             result = replace(result, observations=add_text(result.observations, notice))
         new = result.observations if result.context_edit else (message, *result.observations)
         self._conversation = new if result.context_edit else self._conversation + new

@@ -43,11 +43,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Pair:
-    """An ablation: settings of the miniature without a part and with it; both have `common`."""
+    """An ablation: settings of the miniature without a part and with it; both have `common`.
+
+    `against_trl`: the one without is trained by TRL's own trainer.
+    """
 
     without: dict[str, Any]
     having: dict[str, Any]
     common: dict[str, Any] = field(default_factory=dict)
+    against_trl: bool = False
 
 
 WITHOUT = " (without)"
@@ -61,6 +65,12 @@ SMALL_MODEL: dict[str, tuple[Path, dict[str, Any]]] = {
     "tools, lora": (BOXES, LORA),
 }
 ABLATIONS: dict[str, Pair] = {
+    "this trainer, against TRL's, 1 turn": Pair(
+        {"train": {"loss_type": "dapo"}},
+        {"train": {"loss_type": "dapo", "advantage": "group"}},
+        {"env": {"turns": 1}},
+        against_trl=True,
+    ),
     "leave-one-out, against the mean": Pair({"train": OURS | {"advantage": "mean"}}, {"train": OURS}),
     "leave-one-out, against the deviation": Pair({"train": OURS | {"advantage": "group"}}, {"train": OURS}),
     "failures left out, a third broken": Pair(
@@ -99,13 +109,14 @@ def small_model(line: str, seed: int, steps: int, tasks: int, out: Path) -> Resu
 
 def ablation(line: str, seed: int) -> list[Result]:
     """Without the part and with it, from the same weights and seeds."""
-    from benchmarks.miniature import Setup, learn
+    from benchmarks.miniature import Setup, learn, learn_by_trl
 
     name, results = line.removesuffix(WITHOUT), []
     pair = ABLATIONS[name]
-    for label, settings in ((name + WITHOUT, pair.without), (name, pair.having)):
+    other = learn_by_trl if pair.against_trl else learn
+    for label, settings, play in ((name + WITHOUT, pair.without, other), (name, pair.having, learn)):
         started = time.perf_counter()
-        done = learn(Setup(steps=HALFWAY, **pair.common | settings), seed)
+        done = play(Setup(steps=HALFWAY, **pair.common | settings), seed)
         took = time.perf_counter() - started
         results.append(Result(label, seed, done.before, done.after, done.curve, took))
     return results

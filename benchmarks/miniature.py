@@ -17,7 +17,10 @@ from typing import Any
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from skyrl_gym import Message, TaskSet, TextEnv, ToolResult, finish, tool
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from skyrl_gym import Message, TaskSet, TextEnv, ToolResult, finish, tool, user
 from skyrl_gym.background import BackgroundLoop
 from skyrl_gym.chat.testing import tiny_tokenizer
 from skyrl_gym.errors import EnvError
@@ -32,6 +35,7 @@ from skyrl_gym.trainer.stream import Ingredient, TaskStream
 from skyrl_gym.trainer.testing import tiny_model
 
 GROUPS, SIZE, HELD_OUT = 2, 16, 128
+ANSWER = 4  # tokens
 
 
 class Letters(TextEnv):
@@ -129,7 +133,7 @@ def learn(setup: Setup, seed: int = 0) -> Learned:
     )
     with tempfile.TemporaryDirectory() as folder:
         trainer = MultiTurnGRPOTrainer(
-            source=source, args=_config(setup, Path(folder), seed), model=tiny_model(seed),
+            source=source, args=MultiTurnGRPOConfig(**_settings(setup, Path(folder), seed)), model=tiny_model(seed),
             processing_class=tiny_tokenizer(),
         )  # fmt: skip
         before = loop.run(_held_out(policy, setup))
@@ -142,19 +146,41 @@ def learn(setup: Setup, seed: int = 0) -> Learned:
     return Learned([line["reward"] for line in trainer.state.log_history if "reward" in line], before, after)
 
 
-def _config(setup: Setup, folder: Path, seed: int) -> MultiTurnGRPOConfig:
-    return MultiTurnGRPOConfig(
-        output_dir=str(folder), per_device_train_batch_size=GROUPS * SIZE, num_generations=SIZE, max_steps=setup.steps,
-        learning_rate=setup.learning_rate, lr_scheduler_type="constant", bf16=False, use_cpu=True, report_to="none",
-        save_strategy="no", gradient_checkpointing=False, disable_tqdm=True, logging_steps=1,
-        max_completion_length=16, seed=seed, **setup.train,
-    )  # fmt: skip
+def learn_by_trl(setup: Setup, seed: int = 0) -> Learned:
+    """The same by TRL's own trainer, which for want of tool calls plays episodes of one turn."""
+    loop = BackgroundLoop("miniature")
+    policy = Brief(tiny_model(seed).eval(), tiny_tokenizer())
+    prompt = policy.renderer.tokenizer.decode(policy.renderer.prompt_ids((user("Write."),), Letters().tool_specs))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(
+            model=tiny_model(seed), processing_class=tiny_tokenizer(),
+            args=GRPOConfig(**_settings(setup, Path(folder), seed) | {"max_completion_length": ANSWER}),
+            train_dataset=Dataset.from_dict({"prompt": [prompt] * GROUPS}),
+            reward_funcs=lambda completions, **_: [setup.env.get("sign", 1.0) * letters(text) for text in completions],
+        )  # fmt: skip
+        before = loop.run(_held_out(policy, setup))
+        trainer.train()
+        policy.load_weights(trainer.model.state_dict(), setup.steps)
+        after = loop.run(_held_out(policy, setup))
+    loop.run(policy.aclose())
+    loop.close()
+    return Learned([line["reward"] for line in trainer.state.log_history if "reward" in line], before, after)
+
+
+def _settings(setup: Setup, folder: Path, seed: int) -> dict[str, Any]:
+    """Those of the trainer, by TRL's names."""
+    return {
+        "output_dir": str(folder), "per_device_train_batch_size": GROUPS * SIZE, "num_generations": SIZE,
+        "max_steps": setup.steps, "learning_rate": setup.learning_rate, "lr_scheduler_type": "constant", "bf16": False,
+        "use_cpu": True, "report_to": "none", "save_strategy": "no", "gradient_checkpointing": False,
+        "disable_tqdm": True, "logging_steps": 1, "max_completion_length": 16, "seed": seed, **setup.train,
+    }  # fmt: skip
 
 
 def _runner(policy: Brief, seed: int, settings: dict[str, Any]) -> Runner:
     return Runner(
         policy,
-        Sampling(max_tokens=4, seed=seed),
+        Sampling(max_tokens=ANSWER, seed=seed),
         limits=RolloutLimits(live=32, setup=32, retries=0),
         failures=FailurePolicy(abort_share=1.0),
         make=lambda env_id, **_: Letters(**{"max_invalid": 9, "max_repeats": 9} | settings),

@@ -29,11 +29,12 @@ from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox import backend, idmapped, namespaces, seccomp
 from skyrl_gym.sandbox.backend import SandboxBackend, fits
 from skyrl_gym.sandbox.base import ExecResult, ExecStatus, Mount, SandboxSpec, Snapshot
+from skyrl_gym.sandbox.children import Child, spawn
 from skyrl_gym.sandbox.ledger import Entry, Ledger
 from skyrl_gym.sandbox.namespaces import ENVIRONMENT
 from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, kill_below, kill_tree, tree_of
-from skyrl_gym.sandbox.running import ChildProcess, Running, in_memory, pipe, reap, spawn, uninterrupted
+from skyrl_gym.sandbox.running import ChildProcess, Running, in_memory, pipe, reap, uninterrupted
 from skyrl_gym.sandbox.sessions import SESSION_COMMAND, Session
 from skyrl_gym.sandbox.snapshots import FileSnapshot
 from skyrl_gym.sandbox.status import bubblewrap_limits, bubblewrap_problem, can_overlay
@@ -55,7 +56,7 @@ class _Holder:
     `init` is the first process of its pid namespace, as the host sees it, once that is known.
     """
 
-    process: asyncio.subprocess.Process
+    process: Child
     init: int | None = None
 
 
@@ -140,12 +141,12 @@ class BubblewrapSandbox(SandboxBackend):
             entry.pids = {self._holder.init}
 
     async def _tell(self, numbers: Iterable[int]) -> None:
-        assert self._holder is not None and self._holder.process.stdin is not None
+        assert self._holder is not None
         self._holder.process.stdin.write(f"{' '.join(map(str, numbers))}\n".encode())
 
     async def _heard(self, last: str) -> list[str]:
         """The lines that the holder says before this one."""
-        assert self._holder is not None and self._holder.process.stdout is not None
+        assert self._holder is not None
         lines: list[str] = []
         while line := await self._holder.process.stdout.readline():
             lines.append(line.decode(errors="replace").strip())

@@ -7,7 +7,7 @@ What does not: inside, commands are the image's user, mostly root, and can chang
 limited; a command's daemon that empties its environment outlives the command, though not the sandbox; a flaw of the
 kernel's or the engine's is not contained.
 
-The image needs bash, and of coreutils or busybox what files take: cat, head, mkdir, dirname, tar.
+The image needs bash, and of coreutils or busybox what files take: cat, head, mkdir, tar.
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ from typing import ClassVar
 from skyrl_gym.errors import SandboxError
 from skyrl_gym.sandbox.backend import PATH, SandboxBackend
 from skyrl_gym.sandbox.base import Mount, Snapshot
+from skyrl_gym.sandbox.children import spawn
 from skyrl_gym.sandbox.ledger import Entry
 from skyrl_gym.sandbox.processes import kill_until_gone, marked, tree_of
-from skyrl_gym.sandbox.running import ChildProcess, Running, spawn, uninterrupted
+from skyrl_gym.sandbox.running import ChildProcess, Running, uninterrupted
 from skyrl_gym.sandbox.snapshots import FileSnapshot
 
 __all__ = ["ProcessSandbox", "UnsafeSandboxWarning"]

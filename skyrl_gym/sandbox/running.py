@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
+from skyrl_gym.sandbox.children import Child
 from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.processes import children_of, freeze, kill, kill_until_gone, thaw
 
@@ -24,7 +24,6 @@ __all__ = [
     "in_memory",
     "pipe",
     "reap",
-    "spawn",
     "uninterrupted",
 ]
 
@@ -94,12 +93,11 @@ class Running(ABC):
 class ChildProcess(Running):
     """Owns a child process that has piped stdin and stdout. A backend says what belongs to it and how it is killed."""
 
-    process: asyncio.subprocess.Process
+    process: Child
 
     @property
     def pipes(self) -> Pipes:
         """Its pipes."""
-        assert self.process.stdin is not None and self.process.stdout is not None
         return Pipes(self.process.stdin, self.process.stdout)
 
     async def communicate(self, stdin: bytes, output: CappedOutput) -> int:
@@ -107,7 +105,7 @@ class ChildProcess(Running):
         feeding = asyncio.create_task(_feed(self.process, stdin))
         collecting = asyncio.create_task(_collect(self.process, output))
         try:
-            code = await _exit(self.process)
+            code = await asyncio.shield(self.process.ended)
             await self._kill()  # a daemon could hold the pipe open
             await asyncio.wait({collecting}, timeout=DRAIN_S)
             return code
@@ -158,25 +156,6 @@ class ChildProcess(Running):
         """Ends the child process and all that it started."""
 
 
-async def spawn(
-    *command: str, env: Mapping[str, str], cwd: Path | None = None, pass_fds: Sequence[int] = (), session: bool = False
-) -> asyncio.subprocess.Process:
-    """A child process with piped stdin and stdout, stderr joined to stdout.
-
-    asyncio leaks pipes when it is cancelled while it makes a process: only to be run by `uninterrupted`.
-    """
-    return await asyncio.create_subprocess_exec(
-        *command,
-        env=env,
-        cwd=cwd,
-        pass_fds=pass_fds,
-        start_new_session=session,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-
-
 @contextmanager
 def pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Both ends of a pipe, the reading one first."""
@@ -197,17 +176,13 @@ def in_memory(data: bytes) -> Iterator[int]:
         os.close(descriptor)
 
 
-async def reap(process: asyncio.subprocess.Process) -> None:
+async def reap(process: Child) -> None:
     """Waits for a process that has been told to end, and closes its pipes."""
-    try:
-        async with asyncio.timeout(REAP_S):
-            await _exit(process)
-    except TimeoutError:
-        # The process object's own `kill` looks whether it has ended, and so takes its exit status from asyncio.
+    await asyncio.wait({process.ended}, timeout=REAP_S)
+    if not process.ended.done():
         kill({process.pid})
-        await _exit(process)
-    # asyncio closes the pipes only when it is told.
-    process._transport.close()  # type: ignore[attr-defined]
+        await asyncio.shield(process.ended)
+    process.close()
 
 
 async def uninterrupted(work: Awaitable[T]) -> T:
@@ -224,26 +199,13 @@ async def uninterrupted(work: Awaitable[T]) -> T:
     return task.result()
 
 
-async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
-    assert process.stdin is not None
+async def _feed(process: Child, data: bytes) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         process.stdin.write(data)
         await process.stdin.drain()
     process.stdin.close()
 
 
-async def _collect(process: asyncio.subprocess.Process, output: CappedOutput) -> None:
-    assert process.stdout is not None
+async def _collect(process: Child, output: CappedOutput) -> None:
     while data := await process.stdout.read(262_144):
         output.feed(data)
-
-
-async def _exit(process: asyncio.subprocess.Process) -> int:
-    # `wait` returns only once the pipes are closed, which a daemon that holds them can put off for ever.
-    waiting = asyncio.create_task(process.wait())
-    try:
-        while process.returncode is None:
-            await asyncio.wait({waiting}, timeout=0.05)
-    finally:
-        waiting.cancel()
-    return process.returncode

@@ -24,16 +24,24 @@ MARK = "SKYRL_COMMAND"
 # As everywhere: "+" marks the beginning, the exit status the end.
 _SERVER = r"""
 exec 200<&0 201>&1 </dev/null >/dev/null 2>&1
+program() (
+  count=$1
+  shift
+  while [ "$count" -gt 0 ]; do export "$1"; shift; count=$((count - 1)); done
+  exec "$@" >&201 2>&1 200<&- 201>&-
+)
 run() {
-  local size=$1 count=$2
-  shift 2
-  head -c "$size" <&200 | {
-    (
-      while [ "$count" -gt 0 ]; do export "$1"; shift; count=$((count - 1)); done
-      exec "$@" >&201 2>&1 200<&- 201>&-
-    )
+  local size=$1
+  shift
+  if [ "$size" = 0 ]; then
+    program "$@"
     code=$?
-    cat >/dev/null # what it did not read
+    return
+  fi
+  head -c "$size" <&200 | {
+    program "$@"
+    code=$?
+    IFS= read -r -N 1 rest && cat >/dev/null # what it did not read
     exit "$code"
   }
   code=${PIPESTATUS[1]}

@@ -187,6 +187,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._turns = 0
         self._streaks = Streaks()
         self._stop: StopReason | None = None
+        self._ready = False
 
     def use_recording(self, recording: Recording) -> None:
         """From the next episode on, plays the tools through a recording.
@@ -214,7 +215,7 @@ class TextEnv(gym.Env[Conversation, Action]):
 
         Raises:
             TaskError, ConfigError: no such task.
-            InfraError: the environment could not be prepared; it is torn down.
+            InfraError: the environment could not be prepared; `ateardown` frees what there is of it.
         """
         super().reset(seed=seed)
         task = self._choose(dict(options or {}))
@@ -223,12 +224,9 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._task, self._open = task, True
         if self._recorder is not None:
             self._recorder.begin(task.hash)
-        try:
-            opening = await call_hook(self.setup, task)
-        except BaseException:
-            await self.ateardown()
-            raise
+        opening = await call_hook(self.setup, task)
         self._conversation = self._transcript = (user(opening),) if isinstance(opening, str) else tuple(opening)
+        self._ready = True
         return self._conversation, {"task_id": task.id}
 
     async def aturn(self, action: Action) -> TurnResult:
@@ -237,7 +235,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         Raises:
             MessageError: the episode has ended or not begun, or this is no action.
         """
-        if not self._open or self._stop is not None:
+        if not self._ready or self._stop is not None:
             raise MessageError("the episode has ended or not begun: call reset() before the next step")
         message = self._as_message(action)
         self._turns += 1
@@ -279,7 +277,7 @@ class TextEnv(gym.Env[Conversation, Action]):
             ConfigError: this environment can't be forked.
             MessageError: there is no episode.
         """
-        if not self._open:
+        if not self._ready:
             raise MessageError("only an episode that has begun can be forked: call reset() first")
         twin = object.__new__(type(self))
         own = {"_loop": None, "_alarm": Alarm(), "_open": False, "_np_random": deepcopy(self.np_random)}
@@ -294,7 +292,7 @@ class TextEnv(gym.Env[Conversation, Action]):
     async def ateardown(self) -> None:
         """Frees the episode's resources, once; a caller's cancellation does not cut it short."""
         if self._open:
-            self._open = False
+            self._open = self._ready = False
             self._alarm.close()
             if type(self).teardown is TextEnv.teardown:
                 return  # no thread for a hook that does nothing
@@ -314,8 +312,12 @@ class TextEnv(gym.Env[Conversation, Action]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Conversation, dict[str, Any]]:
-        """Gymnasium's reset; see `areset`."""
-        return self._drive(self.areset(seed=seed, options=options))
+        """Gymnasium's reset; see `areset`. What could not be prepared is torn down."""
+        try:
+            return self._drive(self.areset(seed=seed, options=options))
+        except BaseException:
+            self._drive(self.ateardown())
+            raise
 
     def step(self, action: Action) -> StepTuple:
         """Gymnasium's step; the last one of an episode returns the graded reward."""
@@ -353,8 +355,7 @@ class TextEnv(gym.Env[Conversation, Action]):
         return {name: value for name, value in self.__dict__.items() if name not in ("_tools", "_tasks")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._tasks = None
+        self.__dict__ |= state | {"_tasks": None}
         self._tools = self._equipped()
 
     # ---- one turn
@@ -365,8 +366,7 @@ class TextEnv(gym.Env[Conversation, Action]):
             raise ConfigError(f"reset knows the option 'task' only; got {', '.join(sorted(options))}")
         if wanted is None:
             return self.tasks[int(self.np_random.integers(len(self.tasks)))]
-        # A whole task or a row needs no task set, which may be costly to load.
-        return Task.given(wanted) or self.tasks.pick(wanted)
+        return Task.given(wanted) or self.tasks.pick(wanted)  # a task or a row needs no set, costly to load
 
     def _as_message(self, action: Action) -> Message:
         message = as_message(action, lambda text: self._dialect.parse(text, self.tool_specs))
@@ -379,17 +379,16 @@ class TextEnv(gym.Env[Conversation, Action]):
     async def _run_tools(self, message: Message) -> TurnResult:
         calls = message.tool_calls[:MAX_CALLS_PER_TURN]
         outcomes = await run_calls(self._tools, calls, self._alarm)
-        edit = next((o for o in outcomes if isinstance(o, ContextEdit)), None)
-        results = [o for o in outcomes if isinstance(o, ToolResult)]
         reward = sum(outcome.reward for outcome in outcomes)
-        if edit is not None:
+        if edit := next((o for o in outcomes if isinstance(o, ContextEdit)), None):
             return TurnResult(message, edit.messages, reward, context_edit=True)
+        results = [o for o in outcomes if isinstance(o, ToolResult)]
         answers = [tool_result(call, result.content) for call, result in zip(calls, results, strict=True)]
         extra = message.tool_calls[MAX_CALLS_PER_TURN:]
         answers += [tool_result(c, f"Not executed: at most {MAX_CALLS_PER_TURN} calls a message.") for c in extra]
-        ended = any(result.ends_episode for result in results)
+        stop = StopReason.DONE if any(result.ends_episode for result in results) else None
         invalid = all(result.invalid for result in results)
-        return TurnResult(message, tuple(answers), reward, invalid, stop=StopReason.DONE if ended else None)
+        return TurnResult(message, tuple(answers), reward, invalid, stop=stop)
 
     async def _answer_text(self, message: Message) -> TurnResult:
         answer = await call_hook(self.respond, message)

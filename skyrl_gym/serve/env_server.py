@@ -59,7 +59,11 @@ class _Session:
 
     async def reset(self, seed: int | None, task: Any) -> dict[str, Any]:
         options = None if task is None else {"task": task}
-        messages, info = await self.env.areset(seed=seed, options=options)
+        try:
+            messages, info = await self.env.areset(seed=seed, options=options)
+        except BaseException:
+            await self.env.ateardown()
+            raise
         self.turn, self.seen = 0, messages
         return {"keep": 0, "messages": [to_openai(message) for message in messages], "info": info}
 

@@ -126,6 +126,17 @@ def test_a_group_closes_once_it_has_enough_and_the_rest_is_surplus() -> None:
     assert world.opened == world.closed
 
 
+def test_a_setup_that_fails_is_torn_down_on_the_clock_of_teardowns() -> None:
+    """Inside the setup stage the teardown would be cut by that stage's end, or left alone, beyond every bound."""
+    slow = {"teardown": 9.0}
+    rows = [{"at": "setup", "fault": fault, "seconds": slow | {"setup": 8.0}} for fault in ("hang", "raise")]
+    world = World()
+    found, _ = play(world, rows, limits=RolloutLimits(live=1, setup=1, retries=0))
+    assert {t.stop_reason for t in found} == {StopReason.SETUP_TIMEOUT, StopReason.SETUP_ERROR}
+    assert world.torn == world.opened
+    assert world.most["live"] == 1
+
+
 def test_a_turns_clock_ends_the_episode_which_is_graded() -> None:
     rows = [{"seconds": {"tool": 30.0}}]
     (found,), _ = play(World(), rows, deadlines=replace(CLOCKS, turn_s=5))

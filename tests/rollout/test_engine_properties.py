@@ -24,6 +24,7 @@ faulty = st.fixed_dictionaries(
         "turn": st.sampled_from([0, 1]),
     }
 )
+cut = st.fixed_dictionaries({"at": st.just("policy"), "fault": st.just("cut"), "turn": st.sampled_from([0, 1])})
 rows = st.lists(st.one_of(healthy, faulty), max_size=10)
 limits = st.builds(
     RolloutLimits,
@@ -48,6 +49,7 @@ def test_n_requests_give_n_typed_outcomes_within_bounds_and_leave_nothing(
     assert Counter((t.task_id, t.sample) for t in found) == Counter(wanted)
     assert all((t.reward is not None) == t.stop_reason.valid for t in found)
     assert all(t.error is not None for t in found if not t.stop_reason.valid)
+    assert all(t.attempt <= limits.retries for t in found)
     assert world.opened == world.closed
     assert world.stages.total() == 0
     assert world.most["live"] <= limits.live
@@ -79,11 +81,12 @@ def test_a_reader_that_leaves_at_any_moment_leaves_nothing_behind(
     rows: list[dict[str, Any]], limits: RolloutLimits, leaves_at: float
 ) -> None:
     world, tasks = World(), tasks_of(rows)
+    mended = {task.id for task in tasks if task.data.get("at") != "teardown"}
 
     async def read(journal: Journal) -> None:
         runner = runner_in(world, tasks, limits=limits, failures=CALM, journal=journal)
-        async for _ in runner.run(requests_of(tasks)):
-            pass
+        async for trajectory in runner.run(requests_of(tasks)):
+            assert trajectory.key in {kept.key for kept in read_journal(journal.path)}, "on disk before it is yielded"
 
     async def leave(journal: Journal) -> None:
         reading = asyncio.create_task(read(journal))
@@ -91,7 +94,10 @@ def test_a_reader_that_leaves_at_any_moment_leaves_nothing_behind(
         reading.cancel()
         await asyncio.wait({reading}, timeout=120)
         assert reading.done()
+        if not reading.cancelled():
+            reading.result()
         assert world.opened == world.closed
+        assert all(world.torn[name] == world.opened[name] for name in mended)
         await asyncio.sleep(100)
         assert len(asyncio.all_tasks()) == 1
 
@@ -110,18 +116,38 @@ def test_the_runs_own_clock_ends_it_with_every_trace_kept(
     rows: list[dict[str, Any]], limits: RolloutLimits, run_s: float
 ) -> None:
     world = World()
-    found, ended = play(world, rows, limits=limits, failures=CALM, deadlines=replace(CLOCKS, run_s=run_s))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.jsonl"
+        with Journal(path, fsync=False) as journal:
+            clocks = replace(CLOCKS, run_s=run_s)
+            found, ended = play(world, rows, limits=limits, failures=CALM, deadlines=clocks, journal=journal)
+        kept = {t.key: t for t in read_journal(path)}
     assert Counter(t.task_id for t in found) == Counter(f"t{i}" for i in range(len(rows)))
+    assert all(kept[t.key] == t for t in found if t.opening)
     assert ended <= run_s + CLOCKS.teardown_s + 2 * CLOCKS.stop_s + 1
     assert world.opened == world.closed
 
 
 @settings(max_examples=50)
-@given(rows)
-def test_a_failure_of_the_machinery_changes_nobody_elses_outcome(rows: list[dict[str, Any]]) -> None:
-    world = World()
-    found, _ = play(world, rows, failures=CALM)
+@given(rows, st.integers(1, 3))
+def test_a_failure_of_the_machinery_changes_nobody_elses_outcome(rows: list[dict[str, Any]], groups: int) -> None:
+    rows = [row | {"group": f"g{i % groups}", "reward": i / 8} for i, row in enumerate(rows)]
+    found, _ = play(World(), rows, failures=CALM)
     for trajectory in found:
         row = rows[int(trajectory.task_id[1:])]
         if "fault" not in row or row["at"] == "teardown":
-            assert (trajectory.stop_reason, trajectory.reward) == ("done", 1.0)
+            assert (trajectory.stop_reason, trajectory.reward) == ("done", row["reward"])
+
+
+@settings(max_examples=50)
+@given(st.lists(cut, max_size=6), limits)
+def test_a_completion_that_was_cut_is_graded_and_never_executed(
+    rows: list[dict[str, Any]], limits: RolloutLimits
+) -> None:
+    world = World()
+    found, _ = play(world, rows, limits=limits)
+    for trajectory in found:
+        turn = rows[int(trajectory.task_id[1:])]["turn"]
+        assert (trajectory.stop_reason, trajectory.reward) == ("length", 1.0)
+        assert len(trajectory.turns) == turn + 1 and trajectory.turns[-1].observations == ()
+        assert world.worked[trajectory.task_id] == turn

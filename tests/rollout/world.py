@@ -16,17 +16,21 @@ from skyrl_gym.rollout.virtual import run_virtual
 CLOCKS = Deadlines(setup_s=10, policy_s=10, episode_s=60, grade_s=10, teardown_s=10, stop_s=2)
 STAGES = ("setup", "policy", "tool", "grade", "teardown")
 FAULTS = ("raise", "hang", "deaf", "late", "cancel_itself", "timeout_error", "connection_error")
+FOREVER_S = 20_000  # no run of the tests takes so long; one that does waits for what will never come
 DECLARED = {"setup": SetupError, "policy": PolicyError, "tool": SandboxLost, "grade": GradeError, "teardown": EnvError}
 
 
 @dataclass
 class World:
-    """`stages` counts who is where now, `most` how many were there at once."""
+    """`stages` counts who is where now, `most` how many were there at once; by task, `opened` counts setups begun,
+    `worked` calls of the tool, `closed` and `torn` teardowns begun and ended."""
 
     stages: Counter[str] = field(default_factory=Counter)
     most: Counter[str] = field(default_factory=Counter)
     opened: Counter[str] = field(default_factory=Counter)
+    worked: Counter[str] = field(default_factory=Counter)
     closed: Counter[str] = field(default_factory=Counter)
+    torn: Counter[str] = field(default_factory=Counter)
 
     def enter(self, stage: str) -> None:
         self.stages[stage] += 1
@@ -69,6 +73,7 @@ class WorldEnv(TextEnv):
     async def work(self) -> str:
         """Works."""
         self._to("run")
+        self.world.worked[self.task.id] += 1
         await happen(self.task, "tool")
         return "worked"
 
@@ -87,7 +92,10 @@ class WorldEnv(TextEnv):
         self.torn_down = True
         self.world.leave("live")
         self.world.closed[self.task.id] += 1
-        await happen(self.task, "teardown")
+        try:
+            await happen(self.task, "teardown")
+        finally:
+            self.world.torn[self.task.id] += 1
 
 
 class WorldPolicy:
@@ -104,9 +112,12 @@ class WorldPolicy:
         self.calls += 1
         task = self.tasks[prompt.messages[0].text]
         first = len(prompt.messages) == 1
+        cut = False
         if first == (task.data.get("turn", 0) == 0):
             await happen(task, "policy")
-        return Completion("", message=assistant(None, ToolCall("work" if first else "done")))
+            cut = task.data.get("fault") == "cut"
+        answer = assistant(None, ToolCall("work" if first else "done"))
+        return Completion("", "length" if cut else "stop", message=answer)
 
     async def aclose(self) -> None:
         pass
@@ -150,7 +161,12 @@ def tasks_of(rows: Iterable[dict[str, Any]]) -> list[Task]:
 
 
 def requests_of(tasks: Iterable[Task], samples: int = 1) -> list[RolloutRequest]:
-    return [RolloutRequest("world", task, task.id, sample) for task in tasks for sample in range(samples)]
+    """A task's group is itself, unless its data have another."""
+    return [
+        RolloutRequest("world", task, task.data.get("group", task.id), sample)
+        for task in tasks
+        for sample in range(samples)
+    ]
 
 
 def runner_in(world: World, tasks: list[Task], **settings: Any) -> Runner:
@@ -172,10 +188,13 @@ def play(
 
     async def collect() -> tuple[list[Trajectory], float]:
         found = []
-        async for trajectory in runner.run(requests_of(tasks, samples)):
-            on_each(trajectory)
-            found.append(trajectory)
+        async with asyncio.timeout(FOREVER_S):
+            async for trajectory in runner.run(requests_of(tasks, samples)):
+                on_each(trajectory)
+                found.append(trajectory)
         ended = asyncio.get_running_loop().time()
+        mended = {task.id for task in tasks if task.data.get("at") != "teardown"}
+        assert all(world.torn[name] == world.opened[name] for name in mended), "what is closed is waited for"
         await asyncio.sleep(100)  # the deaf end by themselves
         assert len(asyncio.all_tasks()) == 1
         return found, ended

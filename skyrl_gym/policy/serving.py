@@ -33,7 +33,7 @@ STOP_S = 15.0
 REASON = 600  # characters
 TAKEN = ("address already in use", "errno 98")
 
-_ERROR = re.compile(r"\b\w+(?:Error|Exception): .+")
+_ERROR = re.compile(r"(?<![\w`])\w+(?:Error|Exception): .+")  # in backticks: of a warning that speaks of errors
 
 # Holds the server: when its stdin closes, which a killed parent does too, the server's whole group ends. The group is
 # signalled before its leader is reaped, while the number can't belong to anybody else.

@@ -28,7 +28,8 @@ if mode:
     if mode[0] == "taken":
         sys.exit("OSError: [Errno 98] Address already in use")
     if mode[0] == "crashed":
-        sys.exit("x RuntimeError: no memory\\nEngineDeadError: see above\\nRuntimeError: no memory\\n" + "bye\\n" * 200)
+        print("may `OSError: x`\\nx RuntimeError: no memory\\nEngineDeadError: see above\\nRuntimeError: no memory")
+        sys.exit("bye\\n" * 200)
     if mode[0] == "broken":
         sys.exit("ValueError: no such model")
 print("RuntimeError: it was told", flush=True)

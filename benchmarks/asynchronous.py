@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from skyrl_gym import Task, TaskSet, TextEnv, ToolCall, tool
@@ -19,10 +21,21 @@ from skyrl_gym.messages import assistant
 from skyrl_gym.policy import Completion, Prompt, Sampling
 from skyrl_gym.rollout import RolloutLimits, Runner
 from skyrl_gym.trainer.async_ import AsyncSource
-from skyrl_gym.trainer.source import SyncSource
+from skyrl_gym.trainer.source import SyncSource, TrainedPolicy
 from skyrl_gym.trainer.stream import Ingredient, TaskStream
 
-STEPS, GROUPS, SIZE, TURNS, MEDIAN_S, STEP_S = 12, 4, 8, 5, 0.06, 0.6
+MEDIAN_S, STEP_S = 0.06, 0.6
+
+
+@dataclass(frozen=True)
+class Work:
+    """Steps of `groups` of `size` trajectories of `turns` turns, each turn of at most `max_tokens`."""
+
+    steps: int = 12
+    groups: int = 4
+    size: int = 8
+    turns: int = 5
+    max_tokens: int = 16
 
 
 class Calls(TextEnv):
@@ -65,39 +78,53 @@ class Server:
         pass
 
 
-def seconds_a_step(staleness: int, step_s: float) -> float:
-    loop, server = BackgroundLoop("benchmark"), Server()
-    live = GROUPS * SIZE
+def seconds_a_step(
+    work: Work,
+    staleness: int,
+    step_s: float,
+    open_policy: Callable[[BackgroundLoop], TrainedPolicy] = lambda loop: Server(),
+    weights: Mapping[str, Any] = {},
+) -> float:
+    """Wall time of a step; the first one counts."""
+    loop = BackgroundLoop("benchmark")
+    policy = open_policy(loop)
+    live = work.groups * work.size
     runner = Runner(
-        server,
-        Sampling(seed=0),
+        policy,
+        Sampling(seed=0, max_tokens=work.max_tokens),
         limits=RolloutLimits(live=live, setup=live, grade=live),
-        make=lambda env_id, **_: Calls(max_turns=TURNS),
+        make=lambda env_id, **_: Calls(max_turns=work.turns, max_invalid=work.turns),
     )
-    stream = TaskStream([Ingredient("calls", Calls().tasks)], GROUPS)
-    source: Any = SyncSource(stream, SIZE, runner, server, loop)
+    stream = TaskStream([Ingredient("calls", Calls().tasks)], work.groups)
+    source: Any = SyncSource(stream, work.size, runner, policy, loop)
     if staleness:
-        source = AsyncSource(stream, SIZE, GROUPS, staleness, runner, server, loop)
+        source = AsyncSource(stream, work.size, work.groups, staleness, runner, policy, loop)
     started = time.perf_counter()
-    for version in range(STEPS):
-        source.sync({}, version)
-        source.draw(GROUPS)
+    for version in range(work.steps):
+        source.sync(weights, version)
+        source.draw(work.groups)
         time.sleep(step_s)
-    took = (time.perf_counter() - started) / STEPS
+    took = (time.perf_counter() - started) / work.steps
     source.close()
+    loop.run(policy.aclose())
     loop.close()
     return took
 
 
-def main() -> None:
-    rollouts = seconds_a_step(0, 0.0)
-    print(f"{GROUPS * SIZE} trajectories of {TURNS} turns: {rollouts:.2f} s of rollouts, {STEP_S:.2f} s of training")
-    whole = seconds_a_step(0, STEP_S)
-    overlap = max(rollouts, STEP_S)
+def compare(rollouts: float, step_s: float, seconds: Mapping[int, float]) -> None:
+    """Prints seconds a step by staleness."""
+    overlap = max(rollouts, step_s)
     print(f"{'staleness':>10} {'s a step':>9} {'against synchronous':>20} {'against the overlap':>20}")
-    for staleness in (0, 1, 2, 4):
-        took = whole if staleness == 0 else seconds_a_step(staleness, STEP_S)
-        print(f"{staleness:>10} {took:>9.2f} {whole / took:>20.2f} {took / overlap:>20.2f}")
+    for staleness, took in seconds.items():
+        print(f"{staleness:>10} {took:>9.2f} {seconds[0] / took:>20.2f} {took / overlap:>20.2f}")
+
+
+def main() -> None:
+    work = Work()
+    rollouts = seconds_a_step(work, 0, 0.0)
+    print(f"{work.groups * work.size} trajectories of {work.turns} turns: {rollouts:.2f} s of rollouts")
+    print(f"a training step of {STEP_S:.2f} s")
+    compare(rollouts, STEP_S, {staleness: seconds_a_step(work, staleness, STEP_S) for staleness in (0, 1, 2, 4)})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ MAX_VIEW_LINES = 400
 # How much of a file is searched for lines like a missing one: comparing is slow.
 MAX_COMPARED_LINES = 5_000
 MAX_COMPARED_LENGTH = 300
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def view_text(data: bytes, first: int = 1, last: int = -1) -> str:
@@ -79,14 +80,15 @@ def insert_text(data: bytes, line: int, text: str) -> bytes:
     Raises:
         ToolError: there is no such line.
     """
-    pieces = data.split(b"\n")
+    mark = _BYTE_ORDER_MARK if data.startswith(_BYTE_ORDER_MARK) else b""  # stays at the beginning
+    pieces = data.removeprefix(mark).split(b"\n")
     lines = [piece + b"\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
     if not 0 <= line <= len(lines):
         raise ToolError(f"insert_line is between 0 and {len(lines)}; got {line}.")
     newline = _newline(data)
     added = encode_text(text).replace(b"\r\n", b"\n").replace(b"\n", newline)
-    before, after = b"".join(lines[:line]), b"".join(lines[line:])
-    if before and not before.endswith(b"\n"):
+    before, after = mark + b"".join(lines[:line]), b"".join(lines[line:])
+    if before != mark and not before.endswith(b"\n"):
         return before + newline + added.removesuffix(newline)
     return before + (added if added.endswith(newline) else added + newline) + after
 

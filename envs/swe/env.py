@@ -22,6 +22,7 @@ from skyrl_gym.envs.swe.report import TestReport
 from skyrl_gym.envs.swe.schemas import standard_row
 from skyrl_gym.envs.swe.solve import gold_actions
 from skyrl_gym.envs.swe.sources import SHIPPED, load_source, read_tasks, splits_of
+from skyrl_gym.envs.swe.syntax import SyntaxCheck
 from skyrl_gym.envs.swe.workplace import Workplace, open_workplace
 from skyrl_gym.errors import ConfigError, MessageError, ToolError
 from skyrl_gym.messages import ToolCall
@@ -81,8 +82,7 @@ class SweEnv(TextEnv):
         self.hints = check_hints(hints)
         self.code_search = code_search
         self.context_tokens = context_tokens
-        if code_search:
-            check_grammars()
+        check_grammars()
         super().__init__(**kwargs)
         self._episode: _Episode | None = None
         self._pool: SandboxPool | None = None
@@ -107,7 +107,8 @@ class SweEnv(TextEnv):
         instance = read_instance(Task(task.id, standard_row(task.data)))
         place = await open_workplace(instance, self._sandboxes)
         search = CodeSearch(place.box, place.repository)
-        self._episode = _Episode(instance, place, FileEditor(place.box, place.python), search, Course())
+        editor = FileEditor(place.box, SyntaxCheck(place.box, place.python))
+        self._episode = _Episode(instance, place, editor, search, Course())
         problem = instance.problem_statement.strip()
         words = {
             "repository": place.repository,

@@ -8,22 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from skyrl_gym.envs.swe.editor import encode_text, first_difference, insert_text, replace_text, view_text
+from skyrl_gym.envs.swe.syntax import SyntaxCheck
 from skyrl_gym.errors import SandboxError, SandboxLost, ToolError
 from skyrl_gym.sandbox import Sandbox
 
 __all__ = ["SYNTAX_WARNING", "FileEditor"]
 
 COMMAND_S = 30.0
-SYNTAX_WARNING = "Warning: the file does not compile:"
+SYNTAX_WARNING = "Warning: the file does not parse after this edit:"
 MAX_LISTING = 16_384
-# Compiled inside: deeply nested code can take the interpreter that compiles it along.
-_COMPILE = """
-import sys
-try:
-    compile(open(sys.argv[1], "rb").read(), sys.argv[1], "exec", dont_inherit=True)
-except (SyntaxError, ValueError) as error:
-    sys.exit(f"{type(error).__name__}: {error}")
-"""
 
 
 @dataclass(frozen=True)
@@ -40,17 +33,17 @@ class FileEditor:
 
     Args:
         box: where the files are; paths are absolute or relative to its workdir.
-        python: the interpreter in it that says whether a changed Python file compiles; None if there is none.
+        syntax: says which fault an edit brings into a file.
     """
 
-    def __init__(self, box: Sandbox, python: str | None) -> None:
+    def __init__(self, box: Sandbox, syntax: SyntaxCheck) -> None:
         self._box = box
-        self._python = python
+        self._syntax = syntax
         self._changes: list[_Change] = []
 
     def moved(self, box: Sandbox) -> FileEditor:
         """An editor of the same files in a fork of the sandbox; it can undo what this one can."""
-        other = FileEditor(box, self._python)
+        other = FileEditor(box, self._syntax.moved(box))
         other._changes = list(self._changes)
         return other
 
@@ -67,8 +60,9 @@ class FileEditor:
         """Makes a file that is not there yet."""
         if await self._read_or_none(path) is not None:
             raise ToolError(f"{path} is there already; use str_replace to change it.")
-        await self._write(path, None, encode_text(text))
-        return f"Created {path}.{await self._syntax_warning(path)}"
+        data = encode_text(text)
+        await self._write(path, None, data)
+        return f"Created {path}.{await self._syntax_warning(path, None, data)}"
 
     async def replace(self, path: str, old: str, new: str) -> str:
         """Replaces the one place where `old` stands."""
@@ -101,7 +95,7 @@ class FileEditor:
         at = first_difference(before, after)
         shown = view_text(after, max(1, at - 3), at + 8) if after else "The file is empty."
         await self._write(path, before, after)
-        return f"Changed {path}:\n{shown}{await self._syntax_warning(path)}"
+        return f"Changed {path}:\n{shown}{await self._syntax_warning(path, before, after)}"
 
     async def _list(self, path: str) -> str:
         place = self._absolute(path)
@@ -136,12 +130,9 @@ class FileEditor:
         except OSError as error:
             raise ToolError(f"{error}.") from None
 
-    async def _syntax_warning(self, path: str) -> str:
-        if self._python is None or not path.endswith(".py"):
-            return ""
-        command = [self._python, "-I", "-B", "-W", "ignore", "-c", _COMPILE, self._absolute(path)]
-        result = await self._box.exec(command, timeout_s=COMMAND_S)
-        return f"\n{SYNTAX_WARNING} {result.text.strip()}" if result.code else ""
+    async def _syntax_warning(self, path: str, before: bytes | None, after: bytes) -> str:
+        fault = await self._syntax.new_fault(path, before, after)
+        return f"\n{SYNTAX_WARNING} {fault}" if fault else ""
 
     def _absolute(self, path: str) -> str:
         return posixpath.normpath(posixpath.join(self._box.spec.workdir, path))

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from skyrl_gym.tools.code_search.facts import FileFacts
+from skyrl_gym.tools.code_search.faults import Fault
 from skyrl_gym.tools.code_search.languages import load_grammar
 
 __all__ = ["MAX_FILE_BYTES", "Parsers", "default_parsers"]
@@ -50,11 +51,23 @@ class Parsers:
         Raises:
             MissingDependency: the grammar is not installed.
         """
-        answer = self._ask(language, data)
+        answer = self._ask("scan", language, data)
         try:
             return FileFacts.from_json(answer) if isinstance(answer, dict) else FileFacts(language)
         except ValueError:
             return FileFacts(language)
+
+    def faults(self, language: str, data: bytes) -> list[Fault]:
+        """Where a file is wrong in its syntax; none too if that can't be told in time.
+
+        Raises:
+            MissingDependency: the grammar is not installed.
+        """
+        answer = self._ask("faults", language, data)
+        try:
+            return [Fault(int(first), int(last), str(text)) for first, last, text in answer or ()]
+        except (TypeError, ValueError):
+            return []
 
     def close(self) -> None:
         """Ends the processes; the next call begins new ones."""
@@ -63,14 +76,14 @@ class Parsers:
         for process in idle:
             process.end()
 
-    def _ask(self, language: str, data: bytes) -> Any:
+    def _ask(self, work: str, language: str, data: bytes) -> Any:
         """The answer; None if there is none: the file is too large or takes too long, or the process died of it."""
         if len(data) > MAX_FILE_BYTES:
             return None
         with self._free:
             process = self._take(language)
             try:
-                answer = process.ask({"language": language, "size": len(data)}, data)
+                answer = process.ask({"work": work, "language": language, "size": len(data)}, data)
             except (OSError, ValueError):
                 process.end()
                 return None

@@ -1,6 +1,7 @@
 """The process that parses: files that nobody vouches for stay out of the process that plays the episodes.
 
-It reads a line of JSON (the language, how many bytes) and then the bytes, and answers with the facts in a line of JSON.
+It reads a line of JSON (what to do, the language, how many bytes) and then the bytes, and answers in a line of JSON,
+with the file's facts or its faults.
 It ends when its socket does, or after a minute without work.
 """
 
@@ -13,6 +14,7 @@ import socket
 import sys
 from typing import Any, BinaryIO
 
+from skyrl_gym.tools.code_search.faults import find_faults
 from skyrl_gym.tools.code_search.scan import scan
 
 __all__ = ["main"]
@@ -31,11 +33,14 @@ def main() -> None:
     with connection, connection.makefile("rb") as stream:
         try:
             while order := stream.readline():
-                answer = json.dumps(_scanned(json.loads(order), stream), separators=(",", ":"))
+                answer = json.dumps(_done(json.loads(order), stream), separators=(",", ":"))
                 connection.sendall(answer.encode() + b"\n")
         except (TimeoutError, ConnectionError):
             pass
 
 
-def _scanned(order: dict[str, Any], stream: BinaryIO) -> dict[str, Any]:
-    return scan(order["language"], stream.read(order["size"])).to_json()
+def _done(order: dict[str, Any], stream: BinaryIO) -> Any:
+    data = stream.read(order["size"])
+    if order["work"] == "faults":
+        return find_faults(order["language"], data)
+    return scan(order["language"], data).to_json()

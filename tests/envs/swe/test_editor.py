@@ -43,6 +43,9 @@ def test_other_encodings_are_kept() -> None:
         (b"a\nb\n", 2, "x", b"a\nb\nx\n"),
         (b"a\nb", 2, "x", b"a\nb\nx"),
         (b"", 0, "x", b"x\n"),
+        (b"\xef\xbb\xbfa\r\nb", 0, "x", b"\xef\xbb\xbfx\r\na\r\nb"),
+        (b"\xef\xbb\xbfa", 1, "x", b"\xef\xbb\xbfa\nx"),
+        (b"\xef\xbb\xbf", 0, "x", b"\xef\xbb\xbfx\n"),
     ],
 )
 def test_insert(data: bytes, line: int, text: str, expected: bytes) -> None:

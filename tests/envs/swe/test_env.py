@@ -81,7 +81,7 @@ def test_the_editor_in_the_sandbox(env: Any) -> None:
 
     assert edit("create", file_text="x = 1\n#\ty\r\n") == "Created new/file.py."
     assert "is there already" in edit("create", file_text="")
-    assert "Warning: the file does not compile" in edit("str_replace", old_str="x = 1", new_str="x = (")
+    assert "Warning: the file does not parse" in edit("str_replace", old_str="x = 1", new_str="x = (")
     assert edit("undo") == "Took back the last change of new/file.py."
     assert last(env, bash("od -c new/file.py | head -1")).split()[1:] == [
         "x",

@@ -63,7 +63,7 @@ def test_what_failed_is_followed_by_what_to_do(made: Any) -> None:
     assert "in the background" in bash(env, "sleep 9", timeout=1)
     edit(env, "create", file_text="x = 1\n")
     assert "[The edit of new.py was not made." in edit(env, "str_replace", old_str="y", new_str="z")
-    assert "[new.py does not compile after this edit." in edit(env, "str_replace", old_str="1", new_str="(")
+    assert "[new.py does not parse after this edit." in edit(env, "str_replace", old_str="1", new_str="(")
     assert "[" not in edit(env, "undo")
 
 

@@ -386,9 +386,9 @@ class TextEnv(gym.Env[Conversation, Action]):
         answers = [tool_result(call, result.content) for call, result in zip(calls, results, strict=True)]
         extra = message.tool_calls[MAX_CALLS_PER_TURN:]
         answers += [tool_result(c, f"Not executed: at most {MAX_CALLS_PER_TURN} calls a message.") for c in extra]
+        errors, invalid = sum(result.is_error for result in results), all(result.invalid for result in results)
         stop = StopReason.DONE if any(result.ends_episode for result in results) else None
-        invalid = all(result.invalid for result in results)
-        return TurnResult(message, tuple(answers), reward, invalid, stop=stop)
+        return TurnResult(message, tuple(answers), reward, invalid, errors=errors, stop=stop)
 
     async def _answer_text(self, message: Message) -> TurnResult:
         answer = await call_hook(self.respond, message)

@@ -29,13 +29,17 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """What one action led to. `stop` is set when the episode has ended; it is not graded yet."""
+    """What one action led to. `stop` is set when the episode has ended; it is not graded yet.
+
+    `errors` counts the calls that were answered with an error.
+    """
 
     action: Message
     observations: Conversation
     reward: float = 0.0
     invalid: bool = False
     context_edit: bool = False
+    errors: int = 0
     stop: StopReason | None = None
 
 

@@ -5,7 +5,7 @@ rollouts, advantages and the cutting into micro-batches: any number of sequences
 size left after exclusions. TRL's own generate-and-score method is never called.
 
 Touched of TRL's private side, all stable since 0.26: `_step`, `_metrics`, `_logs`, `_compute_loss`,
-`_get_per_token_logps_and_entropies`.
+`_get_per_token_logps_and_entropies`; and `_send_telemetry`, which is switched off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transformers import Trainer
 from trl import GRPOTrainer
 
 from skyrl_gym.errors import ConfigError, RunAborted
-from skyrl_gym.messages import to_openai
+from skyrl_gym.messages import format_transcript
 from skyrl_gym.rollout import ErrorInfo, Trajectory
 from skyrl_gym.trainer.batching import collate, deal, filled, pack
 from skyrl_gym.trainer.config import MultiTurnGRPOConfig
@@ -103,6 +103,9 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if position == self.args.steps_per_generation - 1:
             self._report_mismatch()
         return total
+
+    def _send_telemetry(self) -> None:
+        """TRL's own: nothing is sent, whatever is set."""
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         return self._chunk
@@ -265,14 +268,16 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             self._metrics["train"][name].append(value)
 
     def _show(self, trajectories: list[Trajectory], advantages: list[tuple[float, ...] | None]) -> None:
-        """A row a trajectory for TRL's table of completions."""
+        """A row a trajectory for TRL's table of completions; as text, for reporters want columns of one type."""
         if not self.log_completions:
             return
         rows = gather_object(
             [
                 (
-                    [to_openai(message) for message in trajectory.opening],
-                    [to_openai(m) for turn in trajectory.turns for m in (turn.message, *turn.observations)],
+                    format_transcript(trajectory.opening),
+                    format_transcript(
+                        tuple(m for turn in trajectory.turns for m in (turn.message, *turn.observations))
+                    ),
                     float("nan") if trajectory.reward is None else trajectory.reward,
                     float("nan") if values is None else sum(values) / len(values),
                     trajectory.stop_reason.value,
@@ -284,6 +289,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         logs = self._logs
         shown = (logs["prompt"], logs["completion"], logs["rewards"]["reward"], logs["advantages"])
         columns = (*shown, logs["extra"]["ending"], logs["extra"]["env"])
+        for column in columns:
+            column.clear()  # what is left of the step before
         for row in rows[: self.args.log_trajectories]:
             for column, value in zip(columns, row, strict=True):
                 column.append(value)

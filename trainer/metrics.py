@@ -65,6 +65,7 @@ def _tools(outcomes: Sequence[Outcome]) -> dict[str, float]:
         calls.update(outcome.tool_calls)
     found = {
         "tools/calls": calls.total() / len(outcomes),
+        "tools/errors": sum(outcome.tool_errors for outcome in outcomes) / max(1, calls.total()),
         "tools/invalid": sum(outcome.invalid_turns for outcome in outcomes) / max(1, turns),
     }
     return found | {f"tool/{name}": count / len(outcomes) for name, count in calls.most_common(MOST_TOOLS)}

@@ -32,6 +32,7 @@ class Outcome:
     invalid_turns: int
     sampled_tokens: int
     tool_calls: Mapping[str, int]
+    tool_errors: int
     versions: tuple[int, int] | None
     seconds: Mapping[str, float]
 
@@ -51,6 +52,7 @@ class Outcome:
             sum(turn.invalid for turn in trajectory.turns),
             trajectory.sampled_tokens,
             dict(calls),
+            sum(turn.errors for turn in trajectory.turns),
             (steps[0].versions[0], steps[-1].versions[-1]) if steps else None,
             {name: sum(t.seconds.get(name, 0.0) for t in trajectory.turns) for name in ("policy", "tools")},
         )

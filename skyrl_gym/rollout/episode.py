@@ -186,5 +186,6 @@ def _with_result(turn: Turn, result: TurnResult, seconds: dict[str, float]) -> T
         result.reward,
         result.invalid,
         result.context_edit,
+        result.errors,
         seconds,
     )

@@ -43,7 +43,7 @@ class Turn:
     """One answer of the policy and what the environment said to it.
 
     `observations` are the messages that followed; `context_edit` says that they replace the conversation.
-    `seconds` holds the time in the policy and in the tools.
+    `errors` counts the calls that were answered with an error; `seconds` holds the time in the policy and in the tools.
     """
 
     message: Message
@@ -53,6 +53,7 @@ class Turn:
     reward: float = 0.0
     invalid: bool = False
     context_edit: bool = False
+    errors: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -187,6 +188,7 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
         "reward": turn.reward,
         "invalid": turn.invalid,
         "context_edit": turn.context_edit,
+        "errors": turn.errors,
         "seconds": dict(turn.seconds),
     }
 
@@ -197,6 +199,7 @@ def _turn_from_json(data: Mapping[str, Any]) -> Turn:
         message=from_openai(data["message"]),
         observations=tuple(from_openai(message) for message in data["observations"]),
         transition=_transition_from_json(data["transition"]),
+        errors=data.get("errors", 0),
         **{name: data[name] for name in same},
     )
 

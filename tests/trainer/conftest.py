@@ -122,9 +122,10 @@ def one_step(
     config = MultiTurnGRPOConfig(
         output_dir=str(folder), per_device_train_batch_size=rows, gradient_accumulation_steps=steps,
         steps_per_generation=steps, num_generations=GROUP,
-        max_grad_norm=1e9, lr_scheduler_type="constant", bf16=False, use_cpu=True, report_to="none",
+        max_grad_norm=1e9, lr_scheduler_type="constant", bf16=False, use_cpu=True,
         save_strategy="no", disable_tqdm=True, logging_steps=1, max_completion_length=32, temperature=1.0, seed=0,
-        **{"max_steps": 1, "learning_rate": 1.0, "optim": "sgd", "gradient_checkpointing": False} | settings,
+        **{"max_steps": 1, "learning_rate": 1.0, "optim": "sgd", "gradient_checkpointing": False, "report_to": "none"}
+        | settings,
     )  # fmt: skip
     model = tiny_model() if model is None else model
     trainer = MultiTurnGRPOTrainer(

@@ -173,11 +173,13 @@ def test_some_trajectories_of_a_step_are_put_into_a_table(tmp_path: Path, tools:
     import pyarrow.parquet
 
     source = tools.Recorded(excluded=frozenset({0}))
-    tools.one_step(tmp_path, source, log_completions=True, log_trajectories=3, num_completions_to_print=0)
+    tools.one_step(tmp_path, source, log_completions=True, log_trajectories=3, num_completions_to_print=0, max_steps=2)
+    later = pyarrow.parquet.read_table(tmp_path / "completions" / "completions_00002.parquet").to_pylist()
+    assert [row["ending"] for row in later] == ["done"] * 3
     table = pyarrow.parquet.read_table(tmp_path / "completions" / "completions_00001.parquet").to_pylist()
     assert [row["ending"] for row in table] == ["sandbox_lost", "done", "done"]
     assert [row["env"] for row in table] == ["test"] * 3
-    assert [message["content"] for message in table[1]["completion"]] == ["a", "b"]
+    assert table[1]["completion"] == "[assistant]\na\n\n[assistant]\nb"
 
 
 def _with_turn_rewards(number: int, trajectory: Any) -> Any:

@@ -18,8 +18,8 @@ MAX_CODE_LINES = 400
 HEADS = {
     "exact": "{count} definitions of {name}:",
     "inherited": "{name} is inherited; where it is defined:",
-    "spelling": "{name} is spelled otherwise, {count} definitions:",
-    "partial": "Nothing is named {name}, but {count} definitions hold it in their names:",
+    "spelling": "{name} is spelled otherwise ({count}):",
+    "partial": "Nothing is named {name}; names that hold it or its words ({count}):",
     "similar": "Nothing is named {name}. The most similar names:",
 }
 
@@ -125,7 +125,7 @@ def _imports(index: Index, asked: Query, path: str | None) -> str | None:
     file = asked.path or ""
     source = index.source(file)
     if source is None:
-        return None
+        return _outline(index, file) if file else None
     own = [
         f"{item.line:6}\t{item.module}{': ' + ', '.join(item.names) if item.names else ''}"
         for item in source.facts.imports

@@ -17,6 +17,8 @@ __all__ = ["Found", "Query", "bm25", "find", "is_pattern", "near_names", "read_q
 MAX_PARTIAL = 200
 NEAR_SCORE = 72.0
 NEAR_COUNT = 5
+NEAR_SPREAD = 10.0  # below the best: what is less like it is another name
+TEST_WEIGHT = 0.5
 K1, B = 1.2, 0.75
 _KEYWORD = re.compile(
     r"^(?:(?:async|export|public|static|pub)\s+)*"
@@ -124,8 +126,9 @@ def near_names(index: Index, name: str, score: float = NEAR_SCORE) -> list[str]:
         return []
     forms = dict.fromkeys(form for table in index.tables for form in table.spellings.spelled)
     found = process.extract(plain(name), forms.keys(), scorer=fuzz.ratio, limit=NEAR_COUNT * 2, score_cutoff=score)
-    near = [known for form, _, _ in found for known in index.spelled(form) if index.named(known)]
-    return near[:NEAR_COUNT]
+    least = found[0][1] - NEAR_SPREAD if found else 0.0
+    near = [form for form, likeness, _ in found if likeness >= least]
+    return [known for form in near for known in index.spelled(form) if index.named(known)][:NEAR_COUNT]
 
 
 def bm25(index: Index, text: str, path: str | None, limit: int = 5) -> list[tuple[str, list[str]]]:
@@ -144,7 +147,8 @@ def bm25(index: Index, text: str, path: str | None, limit: int = 5) -> list[tupl
         for file, frequency in times.items():
             longer = 1 - B + B * lengths[file] / average
             scores[file] += weight * frequency * (K1 + 1) / (frequency + K1 * longer)
-    best = sorted((file for file in scores if within(file, path)), key=lambda file: (-scores[file], file))
+    weighed = {file: score * (TEST_WEIGHT if is_test(file) else 1) for file, score in scores.items()}
+    best = sorted((file for file in scores if within(file, path)), key=lambda file: (-weighed[file], file))
     return [(file, held[file]) for file in best[:limit]]
 
 

@@ -116,11 +116,11 @@ class Index:
         return self.patch.files.get(path) or (None if path in self.hidden else self.base.files.get(path))
 
     def file_named(self, name: str) -> str | None:
-        """The path of a file by all of it, or by its end if that is one file's alone."""
+        """The path of a file by all of it or by its end; a pattern if that is the end of several."""
         if self.source(name) is not None:
             return name
         ending = [path for path in self.paths if path.endswith(f"/{name}")]
-        return ending[0] if len(ending) == 1 else None
+        return f"**/{name}" if len(ending) > 1 else next(iter(ending), None)
 
     def named(self, name: str) -> list[Hit]:
         """The definitions with exactly this name."""

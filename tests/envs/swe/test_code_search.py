@@ -146,6 +146,17 @@ def test_imports_of_a_file_are_told_from_those_of_its_namesakes(repository: Path
     )
 
 
+def test_a_file_name_that_several_files_have_stands_for_all_of_them(repository: Path) -> None:
+    (repository / "other").mkdir()
+    (repository / "other/shapes.py").write_text("def other_one():\n    pass\n")
+    ask_all(
+        repository,
+        ({"query": "shapes.py"}, "2 source files in **/shapes.py:\nother/shapes.py"),
+        ({"query": "shapes.py", "mode": "imports"}, "2 source files in **/shapes.py:\nother/shapes.py"),
+        ({"query": "shapes.py:helper"}, "1 definition:\npkg/shapes.py:helper"),
+    )
+
+
 def test_words_that_are_in_no_name_find_the_files_that_hold_them(repository: Path) -> None:
     async def work(ask: Ask, box: Sandbox) -> None:
         await box.write("pkg/notes.py", b"# the walrus sleeps under gentle snow\n")

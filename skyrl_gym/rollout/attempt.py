@@ -81,8 +81,8 @@ class Places(Protocol):
         """An environment could be prepared."""
         ...
 
-    def answered(self, turn: Turn) -> None:
-        """The policy has answered."""
+    def answered(self, turn: Turn, tokens: int) -> None:
+        """The policy has answered, with so many tokens."""
         ...
 
 

@@ -15,7 +15,7 @@ from skyrl_gym.policy.base import ReportsLoad
 from skyrl_gym.rollout.admission import admit_by_load
 from skyrl_gym.rollout.attempt import Attempt, never_begun
 from skyrl_gym.rollout.delivery import Delivery
-from skyrl_gym.rollout.failures import Breaker, part_of
+from skyrl_gym.rollout.failures import Breaker, in_a_line, part_of
 from skyrl_gym.rollout.intake import Requests, intake_of
 from skyrl_gym.rollout.metrics import RunMetrics, Tally
 from skyrl_gym.rollout.places import AttemptPlaces
@@ -285,7 +285,8 @@ class Run:
         """Notes what failed; gives whether that is down for everyone."""
         down = False
         if (part := part_of(error)) is not None:
-            self._breaker.fails(part, self._loop.time())
+            if self._breaker.fails(part, self._loop.time()):
+                _log.warning("the %s is down, the run waits for it: %s", part, in_a_line(error))
             down = self._breaker.is_down(part)
         if probe:
             self._breaker.probe_ended(self._loop.time())
@@ -303,8 +304,8 @@ class Run:
         due = now + self.runner.failures.pause(attempt.number)
         if free and (probe := self._breaker.next_probe()) is not None:
             due = max(due, probe + BEHIND_S)  # so that another one is the next probe: this may be what always fails
-        text = "%s, attempt %d: %s; again in %.1f s"
-        _log.warning(text, request.task.id, attempt.number + 1, trajectory.stop_reason, due - now)
+        told = request.task.id, attempt.number + 1, trajectory.stop_reason, in_a_line(attempt.error), due - now
+        _log.warning("%s, attempt %d: %s (%s); again in %.1f s", *told)
         heappush(self._later, (due, number, Waiting(request, number, attempt.number + (not free))))
 
     def _finish(self, attempt: Attempt, trajectory: Trajectory) -> None:
@@ -354,14 +355,14 @@ class Run:
         """Something has made room, or has ended."""
         self._changed.set()
 
-    def works(self, turn: Turn | None = None) -> None:
+    def works(self, turn: Turn | None = None, tokens: int = 0) -> None:
         """A part of the machinery did its work: the policy where there is a turn, else the sandbox."""
         if turn is None:
             self._breaker.works("sandbox")
             return
         self._breaker.works("policy")
         self._tally.turns += 1
-        self._tally.tokens += len(turn.transition.sampled_ids) if turn.transition else 0
+        self._tally.tokens += tokens
 
     def _report(self) -> None:
         now = self._loop.time()

@@ -30,7 +30,7 @@ class Episode:
         sampling: its settings; a seed is moved on by one each turn.
         clocks: the deadlines of a policy call and of a turn.
         max_context: longest prompt plus completion in tokens, or None.
-        on_answer: told of each answer before it is acted on.
+        on_answer: told of each answer and how many tokens it has, before it is acted on.
     """
 
     env: TextEnv
@@ -38,7 +38,7 @@ class Episode:
     sampling: Sampling
     clocks: Deadlines
     max_context: int | None = None
-    on_answer: Callable[[Turn], None] = lambda turn: None
+    on_answer: Callable[[Turn, int], None] = lambda turn, tokens: None
     turns: list[Turn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Episode:
             finish_reason=completion.finish_reason,
             seconds={"policy": asked - started},
         )
-        self.on_answer(turn)
+        self.on_answer(turn, _sampled(completion))
         if completion.finish_reason == "length":
             # A cut completion is never executed, even where it looks like a whole call.
             self.turns.append(turn)
@@ -170,6 +170,13 @@ class Episode:
         except BaseException:
             self.turns.append(turn)
             raise
+
+
+def _sampled(completion: Completion) -> int:
+    """How many tokens: by their ids, else as the server counts them."""
+    if completion.token_ids is not None:
+        return len(completion.token_ids)
+    return completion.usage[1] if completion.usage else 0
 
 
 def _is_being_cancelled() -> bool:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from skyrl_gym.errors import ConfigError, PolicyError, SandboxError
 
-__all__ = ["Breaker", "FailurePolicy", "Part", "part_of"]
+__all__ = ["Breaker", "FailurePolicy", "Part", "in_a_line", "part_of"]
 
 Part: TypeAlias = Literal["policy", "sandbox"]
 """A part of the machinery that all trajectories share, so that it can be down for everyone at once."""
@@ -23,6 +23,11 @@ def part_of(error: BaseException | None) -> Part | None:
             return "sandbox"
         case _:
             return None
+
+
+def in_a_line(error: BaseException | None) -> str:
+    """What an error says, for a log."""
+    return (str(error) or type(error).__name__).partition("\n")[0][:200]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +109,15 @@ class Breaker:
         """The part did its work."""
         self._parts.pop(part, None)
 
-    def fails(self, part: Part, now: float) -> None:
-        """The part failed."""
+    def fails(self, part: Part, now: float) -> bool:
+        """The part failed; gives whether it counts as down for everyone from now on."""
         state = self._parts.setdefault(part, _State())
         state.failures += 1
-        if state.down_since is None and state.failures >= self.policy.trip_after:
-            state.down_since, state.pause_s = now, self.policy.probe_s
-            state.probe_at = now + state.pause_s
+        if state.down_since is not None or state.failures < self.policy.trip_after:
+            return False
+        state.down_since, state.pause_s = now, self.policy.probe_s
+        state.probe_at = now + state.pause_s
+        return True
 
     def admits(self, now: float) -> bool:
         """A trajectory may begin now."""

@@ -27,7 +27,8 @@ class Stuck:
     stack: tuple[str, ...]
 
     def __str__(self) -> str:
-        where = self.stack[-1] if self.stack else "nowhere"
+        # Every wait ends in a line of asyncio's; who waits is what a reader looks for.
+        where = next((line for line in reversed(self.stack) if "/asyncio/" not in line), "nowhere")
         age = f"{self.stage} for {self.seconds:.0f} s of {self.limit_s:g} s"
         return f"{self.task_id}, sample {self.sample}: {age}, at {where}"
 

@@ -22,8 +22,8 @@ class Stages(Protocol):
         """A place has become free."""
         ...
 
-    def works(self, turn: Turn | None = None) -> None:
-        """The policy has answered where there is a turn; else an environment could be prepared."""
+    def works(self, turn: Turn | None = None, tokens: int = 0) -> None:
+        """The policy has answered where there is a turn, with so many tokens; else an environment could be prepared."""
         ...
 
 
@@ -59,6 +59,6 @@ class AttemptPlaces:
         """An environment could be prepared."""
         self._run.works()
 
-    def answered(self, turn: Turn) -> None:
+    def answered(self, turn: Turn, tokens: int) -> None:
         """The policy has answered."""
-        self._run.works(turn)
+        self._run.works(turn, tokens)

@@ -134,7 +134,7 @@ class _RemoteAttempt(Attempt):
         if played.trajectory.opening:
             self._places.prepared()
         for turn in played.trajectory.turns:
-            self._places.answered(turn)
+            self._places.answered(turn, len(turn.transition.sampled_ids) if turn.transition else 0)
 
     @property
     def begun(self) -> bool:

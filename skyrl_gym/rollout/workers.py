@@ -115,7 +115,7 @@ class Worker:
     def wake(self) -> None:
         """Places are waited for; nobody has to be told."""
 
-    def works(self, turn: Turn | None = None) -> None:
+    def works(self, turn: Turn | None = None, tokens: int = 0) -> None:
         """The driver hears of it with the trajectory."""
 
 

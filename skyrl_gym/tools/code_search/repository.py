@@ -11,6 +11,7 @@ import shlex
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol
 
@@ -18,7 +19,7 @@ from skyrl_gym.errors import ToolError
 from skyrl_gym.tools.code_search.languages import LANGUAGES
 from skyrl_gym.tools.code_search.parsers import MAX_FILE_BYTES
 
-__all__ = ["Match", "Place", "Ran", "Repository"]
+__all__ = ["Listing", "Match", "Place", "Ran", "Repository"]
 
 COMMAND_S = 30.0
 MAX_FILES = 50_000
@@ -66,28 +67,66 @@ class Match(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Listing:
+    """Of every source file, and of every folder, its size, change time and number: no one can set a change time.
+
+    A folder changes when something is made, removed or renamed in it.
+    """
+
+    files: Mapping[str, str]
+    folders: Mapping[str, str]
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The files that are not too large to be parsed."""
+        return {path: stamp for path, stamp in self.files.items() if int(stamp.split(" ")[0]) <= MAX_FILE_BYTES}
+
+
+@dataclass(frozen=True)
 class Repository:
     """The source files below a folder. Paths are relative to it."""
 
     place: Place
     root: str
 
-    async def stamps(self) -> dict[str, str]:
-        """Of every source file something that changes when the file does, as no one can set a file's change time.
+    async def listing(self, known: Listing | None = None) -> Listing:
+        """What is there now. What was known is looked at first: folders are read only if one of them has changed.
 
         Raises:
             ToolError: the folder can't be listed.
         """
+        again = await self._looked_at_again(known) if known else None
+        if again is not None:
+            return again
         ignored = _any("-name", IGNORED)
         suffixes = "|".join(suffix[1:] for language in LANGUAGES.values() for suffix in language.suffixes)
+        shown = "-printf '%y%P\\0%s %C@ %i\\0'"
         # The name first: a file that is none of ours costs no look at its data.
-        what = f"-type f -regex '.*\\.({suffixes})' -size -{MAX_FILE_BYTES // 1024 + 1}k"
-        what = f"-type d {ignored} -prune -o {what} -printf '%P\\0%s %C@ %T@ %i\\0'"
+        what = f"-type d \\( {ignored} -prune -o {shown} \\) -o -type f -regex '.*\\.({suffixes})' {shown}"
         output = await self._run(f'cd "$0" && find . -regextype posix-extended -xdev {what}', max_bytes=MAX_LISTING)
         fields = output.decode(errors="surrogateescape").split("\0")
         if (output and not output.endswith(b"\0")) or len(fields) > 2 * MAX_FILES:
             raise ToolError(f"{self.root} has more source files than can be searched; use bash.")
-        return dict(zip(fields[:-1:2], fields[1:-1:2], strict=True))
+        files: dict[str, str] = {}
+        folders: dict[str, str] = {}
+        for name, stamp in zip(fields[:-1:2], fields[1:-1:2], strict=True):
+            (folders if name[0] == "d" else files)[name[1:] or "."] = _as_by_stat(stamp)
+        return Listing(files, folders)
+
+    async def _looked_at_again(self, known: Listing) -> Listing | None:
+        """The same files and folders now; None if a folder has changed, or something is gone."""
+        names = _names([*known.folders, *known.files])
+        script = "cd \"$0\" && xargs -0 -r stat --printf '%s %.9Z %i\\n' --"
+        output = await self._run(script, names, max_bytes=MAX_LISTING)
+        stamps = output.decode(errors="replace").split("\n")[:-1]
+        folders, files = stamps[: len(known.folders)], stamps[len(known.folders) :]
+        if folders != [*known.folders.values()] or len(files) != len(known.files):
+            return None
+        return (
+            known
+            if files == [*known.files.values()]
+            else Listing(dict(zip(known.files, files, strict=True)), known.folders)
+        )
 
     async def digests(self, paths: Iterable[str]) -> dict[str, str]:
         """The SHA-256 of files, as the place says; those that can't be read are missing."""
@@ -129,6 +168,12 @@ class Repository:
 
 def _any(test: str, values: Iterable[str]) -> str:
     return r"\( " + " -o ".join(f"{test} {shlex.quote(value)}" for value in values) + r" \)"
+
+
+def _as_by_stat(stamp: str) -> str:
+    """What find writes as stat does, whose change times have a digit less."""
+    size, time, number = stamp.split(" ")
+    return f"{size} {time[: time.index('.') + 10]} {number}"
 
 
 def _names(paths: Iterable[str]) -> bytes:

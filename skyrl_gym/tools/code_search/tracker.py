@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 
-from skyrl_gym.tools.code_search.repository import Repository
+from skyrl_gym.tools.code_search.repository import Listing, Repository
 from skyrl_gym.tools.code_search.store import Store, digest
 from skyrl_gym.tools.code_search.table import Index, Source, Table
 
@@ -16,7 +16,7 @@ THREADS = 4
 
 
 class Tracker:
-    """Follows a repository: every look at it lists the files again, and reads those that have changed.
+    """Follows a repository: every look at it looks at the files again, and reads those that have changed.
 
     The first look asks for the digests of all files, so that what another episode has read is not read again.
     """
@@ -25,7 +25,7 @@ class Tracker:
         self.repository = repository
         self._store = store
         self._lock = asyncio.Lock()
-        self._stamps: dict[str, str] = {}
+        self._listing: Listing | None = None
         self._index: Index | None = None
 
     def moved(self, repository: Repository) -> Tracker:
@@ -40,12 +40,12 @@ class Tracker:
             MissingDependency: a grammar is not installed.
         """
         async with self._lock:
-            stamps = await self.repository.stamps()
-            if self._index is None:
-                self._index = Index(await self._shared_table(stamps))
-            elif stamps != self._stamps:
-                self._index = await self._changed(self._index, stamps)
-            self._stamps = stamps
+            listing = await self.repository.listing(self._listing)
+            if self._index is None or self._listing is None:
+                self._index = Index(await self._shared_table(listing.sources))
+            elif listing.sources != self._listing.sources:
+                self._index = await self._changed(self._index, self._listing.sources, listing.sources)
+            self._listing = listing
             return self._index
 
     async def _shared_table(self, stamps: Mapping[str, str]) -> Table:
@@ -88,9 +88,9 @@ class Tracker:
         made = await asyncio.gather(*(asyncio.to_thread(add, part) for part in parts))
         return {path: source for part in made for path, source in part.items()}
 
-    async def _changed(self, index: Index, stamps: Mapping[str, str]) -> Index:
-        gone = [path for path in self._stamps if path not in stamps]
-        changed = [path for path, stamp in stamps.items() if self._stamps.get(path) != stamp]
+    async def _changed(self, index: Index, old: Mapping[str, str], new: Mapping[str, str]) -> Index:
+        gone = [path for path in old if path not in new]
+        changed = [path for path, stamp in new.items() if old.get(path) != stamp]
         fresh = await self._read(changed)
         touched = {*gone, *changed}
         kept = {path: source for path, source in index.patch.files.items() if path not in touched}

@@ -255,6 +255,11 @@ def test_what_was_just_written_is_found_and_what_was_removed_is_not(repository: 
         change = "cp -p latest/mod.py /tmp/m && sed -i s/newest/oldest/ latest/mod.py && touch -r /tmp/m latest/mod.py"
         await box.exec(change, timeout_s=10)
         assert "1 definition" in await ask("oldest_value")
+        # Larger than what is parsed, and then not any more; in a folder that is new.
+        await box.exec("mkdir -p new/deep && head -c 2000000 /dev/zero > new/deep/large.py", timeout_s=10)
+        assert "No definition" in await ask("late_value")
+        await box.write("new/deep/large.py", b"def late_value():\n    return 1\n")
+        assert "1 definition" in await ask("late_value")
         await box.exec("mv pkg/more.py pkg/other.py && rm pkg/shapes.py", timeout_s=10)
         assert "pkg/other.py:brand_new" in await ask("brand_new")
         assert "pkg/shapes.py:helper (" not in await ask("helper")

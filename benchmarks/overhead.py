@@ -49,7 +49,8 @@ class Peer:
 MESSAGES = (
     Peer("skyrl-suite, messages", "ours.py"),
     Peer("by hand (the floor)", "by_hand.py"),
-    Peer("skyrl-gym 0.4.0", "skyrl_gym_0_4.py", needs="skyrl-gym==0.4.0", home="skyrl-gym"),
+    Peer("skyrl-gym 0.4.0, no loop", "skyrl_gym_0_4.py", needs="skyrl-gym==0.4.0", home="skyrl-gym"),
+    Peer("skyrl-gym 0.4.0, threads", "skyrl_gym_0_4.py", ("threads",), "skyrl-gym==0.4.0", "skyrl-gym"),
     Peer("verifiers 0.1.14", "verifiers_0_1.py", needs="verifiers==0.1.14", home="verifiers"),
 )
 TOKENS = (Peer("skyrl-suite, tokens", "ours.py", ("tokens",)), Peer("TRL", "trl_loop.py"))

@@ -1,12 +1,16 @@
-"""skyrl-gym 0.4.0: its `BaseTextEnv` and `ToolGroup`, environments stepped in turn from one thread.
+"""skyrl-gym 0.4.0: its `BaseTextEnv` and `ToolGroup`. The package has classes and no loop, so there are two.
 
-That is the least it can cost: the class has no loop of its own. (SkyRL's generator steps each environment in a thread
-pool, which costs a hand-over more.) The environment parses the reply and keeps the history as the package's own
-`SearchEnv` does; here the call is JSON, as for everyone.
+By default environments are stepped in turn from one thread: the least it can cost, with nothing under way together.
+"threads" as third argument: each episode is a coroutine whose `init`, `step` and `close` run in a pool of 32 threads,
+which is how SkyRL's own generator drives them by default; its tokenizing is left out. The environment parses the reply
+and keeps the history as the package's own `SearchEnv` does; here the call is JSON, as for everyone.
 """
 
+import asyncio
 import json
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 from skyrl_gym.tools.core import ToolGroup, tool
@@ -65,4 +69,27 @@ def play(episodes, at_once):
     return turns
 
 
-measure(play)
+async def play_together(episodes, at_once):
+    loop, gate = asyncio.get_running_loop(), asyncio.Semaphore(at_once)
+
+    async def episode(threads):
+        async with gate:
+            env, turns, done = NoOp(), 0, False
+            history, _ = await loop.run_in_executor(threads, env.init, [{"role": "user", "content": PROMPT}])
+            while not done:
+                await asyncio.sleep(0)
+                action = f"{SAYS} {CALL}"
+                output = await loop.run_in_executor(threads, env.step, action)
+                history += [{"role": "assistant", "content": action}, *output["observations"]]
+                turns, done = turns + 1, output["done"]
+            await loop.run_in_executor(threads, env.close)
+            return turns
+
+    with ThreadPoolExecutor(32) as threads:
+        return sum(await asyncio.gather(*(episode(threads) for _ in range(episodes))))
+
+
+if "threads" in sys.argv:
+    measure(lambda episodes, at_once: asyncio.run(play_together(episodes, at_once)))
+else:
+    measure(play)

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,26 @@ def test_a_cut_completion_is_never_executed(env_class: Any) -> None:
     (found,) = play(runner_for(env_class, Cut([])), [{}])
     assert found.stop_reason is StopReason.LENGTH
     assert found.turns[0].observations == ()
+
+
+def test_the_context_is_checked_before_the_policy_is_asked(env_class: Any) -> None:
+    from skyrl_gym.chat import Renderer
+    from skyrl_gym.chat.testing import tiny_tokenizer
+
+    asked: list[tuple[int, int]] = []
+
+    class Noting(ScriptedPolicy):
+        async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
+            asked.append((len(prompt.token_ids or ()), sampling.max_tokens))
+            return await super().complete(prompt, sampling)
+
+    policy = Noting(lambda prompt: ToolCall("count"), renderer=Renderer(tiny_tokenizer()))
+    play(runner_for(env_class, policy), [{}])
+    (first, most), (second, _), *_ = asked
+    asked.clear()
+    (found,) = play(runner_for(env_class, policy, limits=replace(ONCE, max_context=second)), [{}])
+    assert asked == [(first, min(most, second - first))], "no room is left for a second answer"
+    assert (found.stop_reason, found.reward, len(found.turns)) == (StopReason.CONTEXT_FULL, 1.0, 1)
 
 
 def test_a_policy_that_only_emits_garbage_stops_at_the_cap(env_class: Any) -> None:

@@ -21,8 +21,28 @@ from pathlib import PurePosixPath
 from skyrl_gym.envs.swe.changes import MAX_ARCHIVE, READ_S, Changes, belongs_to_tests, unpacked
 from skyrl_gym.envs.swe.diffs import diff
 from skyrl_gym.envs.swe.instance import Image, Instance
-from skyrl_gym.envs.swe.logs import START, Outcomes, as_listed, log_parser, reads_pytest, section, suite_ran
-from skyrl_gym.envs.swe.report import CANARY, Order, TestReport, announced, program, read_report
+from skyrl_gym.envs.swe.logs import (
+    START,
+    UNITTEST,
+    Outcomes,
+    as_listed,
+    confirmed,
+    log_parser,
+    reads_pytest,
+    runs_unittest,
+    section,
+    suite_ran,
+)
+from skyrl_gym.envs.swe.report import (
+    CANARY,
+    Order,
+    TestReport,
+    announced,
+    program,
+    read_report,
+    unittest_watch,
+    without_reports,
+)
 from skyrl_gym.envs.swe.run_tests import PLUGIN
 from skyrl_gym.envs.swe.store import digest
 from skyrl_gym.errors import GradeError, SetupError, TaskError
@@ -76,10 +96,8 @@ _FETCH = f'cd "$1" && tar -c --hard-dereference --null -T - 2>/dev/null | head -
 # `cp` keeps the modes of files that are there.
 _LAY = 'put="$(mktemp -d)" && tar -x -C "$put" && cp -r --no-preserve=mode "$put/." "$1/"'
 _UNWATCHED = 'cd "$1" && bash "$2/script.sh" 2>&1'
-_WATCHED = (
-    f'export PYTEST_ADDOPTS="-p {PLUGIN} ${{PYTEST_ADDOPTS:-}}" PYTHONPATH="$2${{PYTHONPATH:+:$PYTHONPATH}}" && '
-    + _UNWATCHED
-)
+_BESIDE = 'export PYTHONPATH="$2${PYTHONPATH:+:$PYTHONPATH}" && '
+_WATCHED = f'export PYTEST_ADDOPTS="-p {PLUGIN} ${{PYTEST_ADDOPTS:-}}" && {_BESIDE}{_UNWATCHED}'
 
 
 @dataclass(frozen=True)
@@ -278,20 +296,31 @@ async def _run_pytest(box: Sandbox, instance: Instance) -> TestReport:
 
 
 async def _run_script(box: Sandbox, image: Image, read: Callable[[str], Outcomes]) -> TestReport:
-    """The script of the data set; where it runs pytest, pytest's own word counts, not the log."""
+    """The script of the data set; where it runs pytest or unittest, their own word counts, not the log."""
     nonce, folder = secrets.token_hex(16), f"/tmp/{secrets.token_hex(8)}"
     await box.write(f"{folder}/script.sh", image.eval_script.encode())
+    command = _UNWATCHED
     if reads_pytest(image.log_parser):
+        command = _WATCHED
         await box.write(f"{folder}/{PLUGIN}.py", program().encode())
+    elif runs_unittest(image.eval_script):
+        command = _BESIDE + _UNWATCHED
+        await box.write(f"{folder}/sitecustomize.py", unittest_watch().encode())
+        await box.write(f"{folder}/skyrl_tests.py", program().encode())
+    if command != _UNWATCHED:
         await box.write(f"{folder}/nonce", nonce.encode())
-    command = _WATCHED if reads_pytest(image.log_parser) else _UNWATCHED
     result = await box.exec(
         ["bash", "-c", command, "bash", image.repository, folder], timeout_s=TESTS_S, max_bytes=MAX_LOG
     )
-    if reads_pytest(image.log_parser) and announced(result, nonce):
-        report = read_report(result, nonce, codes=(0, 1))
+    if not announced(result, nonce):
+        if image.log_parser == UNITTEST:
+            raise GradeError(f"the tests could not be begun ({result.status}): {result.text.strip()[-500:]}")
+        return _read_log(result, image, read)
+    report = read_report(result, nonce, codes=(0, 1))
+    if reads_pytest(image.log_parser) or image.log_parser == UNITTEST or not report.intact:
         return replace(report, outcomes=as_listed(report.outcomes, image.log_parser))
-    return _read_log(result, image, read)
+    logged = _read_log(without_reports(result, nonce), image, read)
+    return replace(logged, outcomes=confirmed(logged.outcomes, report.outcomes))
 
 
 def _read_log(result: ExecResult, image: Image, read: Callable[[str], Outcomes]) -> TestReport:

@@ -8,10 +8,25 @@ from typing import Any, TypeAlias
 
 from skyrl_gym.errors import MissingDependency, TaskError
 
-__all__ = ["START", "Outcomes", "as_listed", "log_parser", "parse_pytest", "reads_pytest", "section", "suite_ran"]
+__all__ = [
+    "START",
+    "UNITTEST",
+    "Outcomes",
+    "as_listed",
+    "confirmed",
+    "log_parser",
+    "parse_pytest",
+    "reads_pytest",
+    "runs_unittest",
+    "section",
+    "suite_ran",
+]
 
 Outcomes: TypeAlias = Mapping[str, str]
 """Test id -> passed, failed, skipped, xfailed or xpassed."""
+
+UNITTEST = "unittest"
+"""The reader of no log: a run of unittest's that is watched."""
 
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 _WORDS = {
@@ -59,6 +74,8 @@ def log_parser(name: str) -> Callable[[str], Outcomes]:
     """
     if reads_pytest(name):
         return parse_pytest
+    if name == UNITTEST:
+        return lambda log: {}  # unittest itself is asked
     if name.startswith("multi-swe-bench:"):
         return _multi_swe_parser(name.partition(":")[2])
     return _swebench_parser(name)
@@ -106,6 +123,23 @@ def suite_ran(log: str) -> bool:
 def reads_pytest(name: str) -> bool:
     """Whether a reader of this name reads pytest's logs: the outcomes can then be had from pytest itself."""
     return name.removeprefix("parse_log_") in (*_PLAIN, *_CUT, "matplotlib", "r2e")
+
+
+def runs_unittest(script: str) -> bool:
+    """Whether a script runs unittest, or a runner that is built on it."""
+    return re.search(r"-m unittest\b|\bruntests\.py|\bmanage\.py test\b", script) is not None
+
+
+def confirmed(logged: Outcomes, ran: Outcomes) -> dict[str, str]:
+    """A log's outcomes, as far as those agree that unittest itself has told of.
+
+    A log may write names in its own way: one that is unknown can pass if some test did whose name the log lacks.
+    """
+    unknown = {name: outcome for name, outcome in logged.items() if name not in ran}
+    room = sum(outcome == "passed" and name not in logged for name, outcome in ran.items())
+    if sum(outcome == "passed" for outcome in unknown.values()) > room:
+        unknown = {name: outcome for name, outcome in unknown.items() if outcome != "passed"}
+    return {**unknown, **ran}
 
 
 def as_listed(outcomes: Outcomes, name: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import PurePosixPath
 
@@ -13,7 +13,16 @@ from skyrl_gym.envs.swe.instance import Instance
 from skyrl_gym.errors import GradeError
 from skyrl_gym.sandbox import ExecResult
 
-__all__ = ["Order", "TestReport", "announced", "planted_test", "program", "read_report"]
+__all__ = [
+    "Order",
+    "TestReport",
+    "announced",
+    "planted_test",
+    "program",
+    "read_report",
+    "unittest_watch",
+    "without_reports",
+]
 
 _SOME_TESTS_FAILED = 1  # pytest's exit status: a planted test does fail
 
@@ -67,6 +76,17 @@ def planted_test() -> str:
 def program() -> str:
     """The source of the program, which is also the plugin."""
     return (files("skyrl_gym.envs.swe") / "run_tests.py").read_text()
+
+
+def unittest_watch() -> str:
+    """The source of what watches a run of unittest's."""
+    return (files("skyrl_gym.envs.swe") / "watch_unittest.py").read_text()
+
+
+def without_reports(result: ExecResult, nonce: str) -> ExecResult:
+    """What the run itself has printed."""
+    lines = (line for line in result.output.split(b"\n") if not line.startswith(nonce.encode()))
+    return replace(result, output=b"\n".join(lines))
 
 
 def announced(result: ExecResult, nonce: str) -> bool:

@@ -81,7 +81,7 @@ def _fingerprint(modules: "list[Any]") -> "dict[tuple[str, ...], int]":
     return {key: held for key, held in found.items() if key[-1] not in _OWN}
 
 
-def _test_files() -> "dict[str, str]":
+def test_files() -> "dict[str, str]":
     """Hashes of the files with tests below this folder, which code under test could rewrite before they are read."""
     found: dict[str, str] = {}
     for folder, folders, names in os.walk("."):
@@ -127,7 +127,7 @@ class _Watcher:
     def finish(self, code: int) -> None:
         """Reports, with pytest's exit status."""
         intact = self.canary_failed and bool(self._before) and _fingerprint(self._modules) == self._before
-        now = _test_files()
+        now = test_files()
         intact = intact and all(now.get(name) == held for name, held in self._files.items())
         self._say({"code": code, "intact": intact, "outcomes": self.outcomes, "messages": self.messages})
 
@@ -139,7 +139,7 @@ class _Watcher:
         # Installed plugins may have changed pytest by now; no code of the repository has run.
         self._modules = [m for n, m in sys.modules.items() if n.split(".")[0] in ("_pytest", "pluggy", "pytest")]
         self._before = _fingerprint(self._modules)
-        self._files = _test_files()
+        self._files = test_files()
         yield
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:

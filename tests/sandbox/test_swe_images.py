@@ -1,5 +1,7 @@
 """The SWE suite on a real engine: an image with a repository, of this machine's own programs, without a registry."""
 
+import asyncio
+import io
 import os
 import shutil
 import subprocess
@@ -13,8 +15,12 @@ import gymnasium as gym
 import pytest
 
 from skyrl_gym import ToolCall
+from skyrl_gym.envs.swe import container
 from skyrl_gym.envs.swe.instance import read_instance
 from skyrl_gym.envs.swe.packages import runtime
+from skyrl_gym.envs.swe.solve import gold_actions
+from skyrl_gym.policy import ScriptedPolicy
+from skyrl_gym.rollout import RolloutLimits, RolloutRequest, Runner, Trajectory
 from skyrl_gym.sandbox import default_ledger
 from skyrl_gym.tasks import Task
 
@@ -39,6 +45,39 @@ SCRIPT = (
     "python3 -m pytest -rA tests\n: '>>>>> End Test Output'\ngit checkout HEAD tests\n"
 )
 
+# What images of SWE-bench have: conda's activation, an environment, and a script that begins so. There is no pip here,
+# and no network in the container, which the script does not mind.
+ACTIVATION = """
+conda() { [ "$1" = activate ] && export PATH="/opt/miniconda3/envs/$2/bin:$PATH" CONDA_DEFAULT_ENV="$2"; }
+"""
+ENVIRONMENT_PYTHON = """#!/bin/sh
+export PYTHONPATH="/opt/packages${PYTHONPATH:+:$PYTHONPATH}"
+exec /usr/local/bin/python3 "$@"
+"""
+PUBLISHED = f"""#!/bin/bash
+set -uxo pipefail
+source /opt/miniconda3/bin/activate
+conda activate testbed
+cd /testbed
+git config --global --add safe.directory /testbed
+cd /testbed
+git status
+git show
+git -c core.fileMode=false diff HEAD
+source /opt/miniconda3/bin/activate
+conda activate testbed
+python -m pip install -e .
+git checkout HEAD tests/test_old.py
+git apply -v - <<'EOF_114329324912'
+{TESTS}
+EOF_114329324912
+: '>>>>> Start Test Output'
+python -m pytest -rA tests/test_moon.py
+: '>>>>> End Test Output'
+git checkout HEAD tests/test_old.py
+"""
+PUBLISHED_ROW = {**{name: ROW[name] for name in ROW if name != "activate"}, "eval_script": PUBLISHED}
+
 
 @pytest.fixture(scope="module")
 def swe_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -50,6 +89,8 @@ def swe_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository.mkdir()
     for text, message in (("3", "Before"), ("2", "The repair that nobody must see")):
         (repository / "moon.py").write_text(f"def half(x):\n    return x // {text}\n")
+        (repository / "tests").mkdir(exist_ok=True)
+        (repository / "tests" / "test_old.py").write_text("def test_old():\n    pass\n")
         for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", message]):
             who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
             subprocess.run(["git", *who, *words], cwd=repository, check=True, capture_output=True, timeout=30)
@@ -57,6 +98,9 @@ def swe_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(folder / "root.tar", "w") as tar:
         _fill(tar)
         tar.add(repository, "testbed", filter=_as_root)
+        _write(tar, "opt/miniconda3/bin/activate", ACTIVATION)
+        for name in ("python", "python3"):
+            _write(tar, f"opt/miniconda3/envs/testbed/bin/{name}", ENVIRONMENT_PYTHON)
     (folder / "Dockerfile").write_text(
         "FROM scratch\nADD root.tar /\nENV PATH=/usr/local/bin:/usr/bin:/bin HOME=/root\n"
     )
@@ -88,6 +132,12 @@ def _fill(tar: tarfile.TarFile) -> None:
     tar.addfile(link)
     packages = next(m.source for m in runtime(read_instance(Task.from_row(ROW))).mounts if m.target == "/opt/packages")
     tar.add(packages, "opt/packages", filter=_as_root)
+
+
+def _write(tar: tarfile.TarFile, name: str, text: str) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.mode, entry.size = 0o755, len(text)
+    tar.addfile(entry, io.BytesIO(text.encode()))
 
 
 def _is_needed(path: Path) -> bool:
@@ -155,4 +205,41 @@ def test_an_image_is_a_task_on_a_real_engine(
         assert play(row, apply)[1] == 1.0
         assert play(row, "echo 'import os; os._exit(0)' >> moon.py")[1] == 0.0
     env.close()
+    assert default_ledger().live == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_an_image_of_the_published_layout_is_prepared_once_for_a_group_and_its_own_script_grades(
+    engine: str, engine_address: Any, swe_image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of the three begin with the snapshot that was taken of the first, once its history was cleaned."""
+    monkeypatch.setenv("DOCKER_HOST", engine_address(engine))
+    prepared = []
+    prepare = container._prepare_for_agent
+
+    async def counted(*arguments: Any) -> Any:
+        prepared.append(1)
+        return await prepare(*arguments)
+
+    monkeypatch.setattr(container, "_prepare_for_agent", counted)
+    task = Task.from_row({**PUBLISHED_ROW, "image": str(swe_image)})
+    look = ToolCall("bash", {"command": "git log --all --format=%s; git status --short; command -v python"})
+    gold = ScriptedPolicy(lambda prompt: [look, *gold_actions(task)][len(prompt.messages) // 2])
+    nothing = ScriptedPolicy(lambda prompt: [look, ToolCall("submit")][len(prompt.messages) // 2])
+
+    async def play(policy: ScriptedPolicy, samples: int) -> list[Trajectory]:
+        requests = [RolloutRequest("skyrl/swe-v0", task, "group", sample=n) for n in range(samples)]
+        return [found async for found in Runner(policy, limits=RolloutLimits(live=3)).run(requests)]
+
+    played = asyncio.run(play(gold, 3))
+    assert [(found.reward, found.error) for found in played] == [(1.0, None)] * 3
+    assert prepared == [1]
+    for found in played:
+        seen = "Initial commit\n/opt/miniconda3/envs/testbed/bin/python"
+        assert str(found.turns[0].observations[0].content) == seen
+        assert "+    return x // 2" in found.artifacts["patch"]
+    (idle,) = asyncio.run(play(nothing, 1))
+    assert (idle.reward, idle.metrics["tests_ran"], idle.artifacts) == (0.0, 1.0, {"patch": ""})
     assert default_ledger().live == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from skyrl_gym.errors import ToolError
@@ -213,29 +214,30 @@ def by_words(index: Index, text: str, path: str | None, head: str) -> str:
     """The files that hold the words of a text, below a line that says why."""
     near = near_names(index, text.split(".")[-1], score=50.0)
     names = f"Names a little like it: {', '.join(near)}.\n" if near else ""
-    best = bm25(index, text, path)
+    best, weights = bm25(index, text, path)
     if not best:
         next_ = (
             show.call(query=near[0]) if near else "fewer or other words; mode='outline' with path= shows what there is"
         )
         return f"{head} No text holds it either.\n{names}Next: {next_}"
     lines = []
-    for file, words in best:
+    for file in best:
         source = index.source(file)
         assert source is not None  # it was scored
-        lines.append(f"{file}\n{_best_lines(source, set(words))}")
+        lines.append(f"{file}\n{_best_lines(source, weights)}")
     return (
         f"{head} Files with its words (BM25):\n"
         + "\n".join(lines)
-        + f"\n{names}Next: {show.call(query=best[0][0], mode='outline')}"
+        + f"\n{names}Next: {show.call(query=best[0], mode='outline')}"
     )
 
 
-def _best_lines(source: Source, words: set[str], count: int = 3) -> str:
-    """The lines with most of the words."""
-    scored = [(sum(word in line for word in words), number) for number, line in enumerate(source.lines, 1)]
-    best = sorted(number for score, number in sorted(scored, key=lambda item: (-item[0], item[1]))[:count] if score)
-    return "\n".join(f"{number:6}\t{source.lines[number - 1].strip()[:200]}" for number in best)
+def _best_lines(source: Source, weights: Mapping[str, float], count: int = 3) -> str:
+    """The lines with the words that tell most."""
+    lows = [line.lower() for line in source.lines]
+    scores = [sum(weight for part, weight in weights.items() if part in low) for low in lows]
+    best = sorted(range(len(lows)), key=lambda at: (-scores[at], at))[:count]
+    return "\n".join(f"{at + 1:6}\t{source.lines[at].strip()[:200]}" for at in sorted(best) if scores[at])
 
 
 def _one(hit: Hit) -> str:

@@ -131,25 +131,22 @@ def near_names(index: Index, name: str, score: float = NEAR_SCORE) -> list[str]:
     return [known for form in near for known in index.spelled(form) if index.named(known)][:NEAR_COUNT]
 
 
-def bm25(index: Index, text: str, path: str | None, limit: int = 5) -> list[tuple[str, list[str]]]:
-    """The files that hold the words of a text best, each with the words of it in which they are."""
+def bm25(index: Index, text: str, path: str | None, limit: int = 5) -> tuple[list[str], dict[str, float]]:
+    """The files that hold the words of a text best, and how much each of these words tells."""
     count = len(index.paths) or 1
     lengths = {**index.base.words.lengths, **index.patch.words.lengths}
     average = sum(lengths.values()) / count or 1
     scores: dict[str, float] = defaultdict(float)
-    held: dict[str, list[str]] = defaultdict(list)
+    weights: dict[str, float] = {}
     for part in dict.fromkeys(subwords(text)):
-        times: dict[str, int] = defaultdict(int)
-        for file, word, often in index.having(part):
-            times[file] += often
-            held[file].append(word)
-        weight = math.log(1 + (count - len(times) + 0.5) / (len(times) + 0.5))
+        times = index.times(part)
+        weights[part] = math.log(1 + (count - len(times) + 0.5) / (len(times) + 0.5))
         for file, frequency in times.items():
             longer = 1 - B + B * lengths[file] / average
-            scores[file] += weight * frequency * (K1 + 1) / (frequency + K1 * longer)
+            scores[file] += weights[part] * frequency * (K1 + 1) / (frequency + K1 * longer)
     weighed = {file: score * (TEST_WEIGHT if is_test(file) else 1) for file, score in scores.items()}
     best = sorted((file for file in scores if within(file, path)), key=lambda file: (-weighed[file], file))
-    return [(file, held[file]) for file in best[:limit]]
+    return best[:limit], weights
 
 
 def _full(hit: Hit) -> list[str]:

@@ -143,10 +143,10 @@ class Index:
         wanted = text.encode(errors="surrogateescape")
         return [path for path in self.paths if (source := self.source(path)) and wanted in source.data]
 
-    def having(self, part: str) -> Iterator[tuple[str, str, int]]:
-        """Files, their words that are made of a part among others, and how often each stands there."""
-        yield from (found for found in self.base.words.holding(part) if found[0] not in self.hidden)
-        yield from self.patch.words.holding(part)
+    def times(self, part: str) -> dict[str, int]:
+        """How often words that are made of this part stand in which file."""
+        shown = {path: count for path, count in self.base.words.times(part).items() if path not in self.hidden}
+        return {**shown, **self.patch.words.times(part)}
 
     def like(self, part: str) -> set[str]:
         """The names of definitions that hold a part or all its words; a few perhaps of files that are gone by now."""

@@ -6,7 +6,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 __all__ = ["Names", "Words", "plain", "subwords"]
@@ -75,9 +75,11 @@ class Words:
             for part in set(subwords(word.decode())):
                 self._parts[part].append(word)
 
-    def holding(self, part: str) -> Iterator[tuple[str, str, int]]:
-        """Files, words of them that are made of this part among others, and how often each stands there."""
+    def times(self, part: str) -> dict[str, int]:
+        """How often words that are made of this part, and perhaps of others, stand in which file."""
+        times: dict[int, int] = defaultdict(int)
         for word in self._parts.get(part, ()):
             places = self._places[word]
             for number, count in zip(places[::2], places[1::2], strict=True):
-                yield self._paths[number], word.decode(), count
+                times[number] += count
+        return {self._paths[number]: count for number, count in times.items()}

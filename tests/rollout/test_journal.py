@@ -89,6 +89,25 @@ def test_a_process_killed_while_writing_leaves_whole_lines(tmp_path: Path) -> No
     assert len(found) > seen[-1]
 
 
+@pytest.mark.parametrize("fsync", [True, False])
+def test_the_disk_has_a_line_before_append_returns_unless_that_is_left_to_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: bool
+) -> None:
+    on_disk, wait_for_disk = [0], os.fsync
+
+    def noted(file: int) -> None:
+        wait_for_disk(file)
+        on_disk.append(os.fstat(file).st_size)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with Journal(tmp_path / "t.jsonl", fsync=fsync) as journal:
+        for sample in range(2):
+            journal.append(trajectory(sample))
+            whole = journal.path.stat().st_size
+            assert on_disk[-1] == (whole if fsync else 0)
+            assert len(list(read_journal(journal.path))) == sample + 1
+
+
 def test_a_journal_from_before_there_were_artifacts_is_read(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     older = {name: value for name, value in trajectory(text="x").to_json().items() if name != "artifacts"}

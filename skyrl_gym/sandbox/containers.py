@@ -164,7 +164,14 @@ class DockerSandbox(SandboxBackend):
         mark = f"{MARK}={secrets.token_hex(8)}"
         name, _, value = mark.partition("=")
         if interactive:
-            return _Talking(self, mark, await self._stream(command, {**env, name: value}))
+            talking = _Talking(self, mark)
+            try:
+                talking.stream = await self._stream(command, {**env, name: value})
+                return talking
+            except BaseException:
+                if talking.stream is not None:
+                    await talking.stream.close()
+                raise
         return _Asked(self, mark, command, {**env, name: value})
 
     async def _demolish(self, entry: Entry) -> None:
@@ -348,20 +355,20 @@ class _Asked(_Marked):
 class _Talking(_Marked):
     """Has a stream of its own."""
 
-    def __init__(self, box: DockerSandbox, mark: str, stream: ExecStream) -> None:
-        super().__init__(box, mark)
-        self._stream = stream
+    stream: ExecStream | None = None
 
     @property
     def pipes(self) -> Pipes:
-        return Pipes(self._stream, self._stream)
+        assert self.stream is not None
+        return Pipes(self.stream, self.stream)
 
     async def communicate(self, stdin: bytes, output: CappedOutput) -> int:
         raise TypeError("a command that is talked to has no end to wait for")
 
     async def end(self) -> None:
         await self._box.sweep(self._mark, "nothing")
-        await self._stream.close()
+        if self.stream is not None:
+            await self.stream.close()
 
 
 async def _call(work: Callable[..., T], *arguments: Any, **named: Any) -> T:

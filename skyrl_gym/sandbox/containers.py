@@ -231,9 +231,15 @@ class DockerSandbox(SandboxBackend):
         return True
 
     async def _open_session(self) -> Session:
-        stream = await self._stream(SESSION_COMMAND, {})
-        session = Session(Pipes(stream, stream), stream.close)
-        self._sessions.add(session)
+        stream: ExecStream | None = None
+        try:
+            stream = await self._stream(SESSION_COMMAND, {})
+            session = Session(Pipes(stream, stream), stream.close)
+            self._sessions.add(session)
+        except BaseException:
+            if stream is not None:
+                await stream.close()
+            raise
         return session
 
     async def _stream(self, command: Sequence[str], env: Mapping[str, str]) -> ExecStream:

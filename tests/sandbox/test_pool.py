@@ -36,10 +36,13 @@ def test_each_is_given_out_once_and_replaced(ledger: Ledger) -> None:
             assert [await box.read("mine") for box in taken] == [b"0", b"1", b"2", b"3", b"4"]
             await asyncio.gather(*(box.close() for box in taken))
             await pool.warm(SandboxSpec())
-            assert (await (await pool.take(SandboxSpec())).exec("ls", timeout_s=5)).text == ""
+            last = await pool.take(SandboxSpec())
+        assert ledger.live == 1  # the last is the caller's
+        assert (await last.exec("ls", timeout_s=5)).text == ""
+        await last.close()
 
     asyncio.run(main())
-    assert ledger.live == 1  # the last, which was the caller's
+    assert ledger.live == 0
 
 
 def test_they_are_kept_by_what_they_are_made_from_and_the_oldest_kind_goes_first(

@@ -44,6 +44,7 @@ def private_engine(name: str) -> Iterator[str]:
                 _docker(folder, address) if name == "docker" else _podman(folder, address),
                 stdout=log,
                 stderr=log,
+                cwd=folder,  # conmon leaves a file there when the memory was not enough
                 env={**os.environ, "CONTAINERS_CONF": f"{folder}/containers.conf"},
             )
         try:

@@ -59,7 +59,7 @@ class Episode:
             if not isinstance(error, MessageError):
                 self.error = error
             raise
-        self.recorder.credit(result.reward, time.perf_counter() - began, invalid=result.invalid)
+        self.recorder.credit(result, time.perf_counter() - began)
         return {
             "content": "\n".join(message.text for message in result.observations),
             "done": result.stop is not None,

@@ -17,6 +17,7 @@ from skyrl_gym.chat.dialects import Dialect
 from skyrl_gym.chat.tracker import TokenTracker
 from skyrl_gym.errors import MessageError
 from skyrl_gym.messages import Conversation, Message
+from skyrl_gym.outcomes import TurnResult
 from skyrl_gym.policy.base import Completion, Policy, Prompt, Sampling
 from skyrl_gym.rollout import Transition, Turn
 from skyrl_gym.tools import ToolSpec
@@ -106,13 +107,19 @@ class Recorder:
         self.turns.append(Turn(message, transition=transition, finish_reason=completion.finish_reason, seconds=seconds))
         return Answer(message, completion, len(prompt.token_ids or completion.prompt_token_ids or ()))
 
-    def credit(self, reward: float, seconds: float, *, invalid: bool) -> None:
-        """What a tool call that followed the latest answer came to."""
+    def credit(self, result: TurnResult, seconds: float) -> None:
+        """What a tool call that followed the latest answer came to, and how long it took."""
         if not self.turns:
             return
         turn = self.turns[-1]
         taken = {**turn.seconds, "tools": turn.seconds.get("tools", 0.0) + seconds}
-        self.turns[-1] = replace(turn, reward=turn.reward + reward, seconds=taken, invalid=turn.invalid or invalid)
+        self.turns[-1] = replace(
+            turn,
+            reward=turn.reward + result.reward,
+            invalid=turn.invalid or result.invalid,
+            errors=turn.errors + result.errors,
+            seconds=taken,
+        )
 
     def _find(self, messages: Conversation, tools: tuple[ToolSpec, ...]) -> tuple[_Thread, Conversation]:
         """The longest thread that the conversation goes on from, else a new one; and the conversation in the

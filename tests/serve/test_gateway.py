@@ -229,7 +229,8 @@ def test_tools_are_run_and_rewarded_and_the_end_is_graded(gateway: Any) -> None:
     trajectory = running.finish(session)
     assert (trajectory.reward, trajectory.stop_reason) == (1.25, StopReason.DONE)
     assert trajectory.artifacts == {"picked": "True"}
-    assert trajectory.turns[0].reward == 0.25 and "tools" in trajectory.turns[0].seconds
+    assert (trajectory.turns[0].reward, trajectory.turns[0].errors) == (0.25, 1)
+    assert "tools" in trajectory.turns[0].seconds
     assert GardenEnv.live == 0
     assert running.ask(session, [user("more")]).status_code == 404
 

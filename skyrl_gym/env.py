@@ -24,7 +24,7 @@ from skyrl_gym.background import BackgroundLoop, call_hook
 from skyrl_gym.chat.dialects import get_dialect
 from skyrl_gym.errors import ConfigError, GradeError, MessageError, StopReason
 from skyrl_gym.messages import Conversation, Message, ToolCall, add_text, format_transcript, tool_result, user
-from skyrl_gym.outcomes import Grade, StepTuple, Streaks, TurnResult, step_tuple
+from skyrl_gym.outcomes import Grade, ResetTuple, StepTuple, Streaks, TurnResult, step_tuple
 from skyrl_gym.probes import NOTHING, Probe
 from skyrl_gym.recording import Recording, ToolRecorder
 from skyrl_gym.spaces import Action, ConversationSpace, ToolSpace, as_message
@@ -206,9 +206,7 @@ class TextEnv(gym.Env[Conversation, Action]):
 
     # ---- the environment, async
 
-    async def areset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[Conversation, dict[str, Any]]:
+    async def areset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetTuple:
         """Begins an episode.
 
         The task is `options["task"]` (a Task, a row, an id or an index), else one drawn by the seed.
@@ -228,6 +226,15 @@ class TextEnv(gym.Env[Conversation, Action]):
         self._conversation = self._transcript = (user(opening),) if isinstance(opening, str) else tuple(opening)
         self._ready = True
         return self._conversation, {"task_id": task.id}
+
+    async def areset_or_free(self, **wanted: Any) -> ResetTuple:
+        """As `areset`; frees what could not be prepared. A refused task leaves the episode that was under way."""
+        try:
+            return await self.areset(**wanted)
+        except BaseException:
+            if not self._ready:
+                await self.ateardown()
+            raise
 
     async def aturn(self, action: Action) -> TurnResult:
         """Carries out one action, without grading.
@@ -309,15 +316,9 @@ class TextEnv(gym.Env[Conversation, Action]):
 
     # ---- the environment, sync
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Conversation, dict[str, Any]]:
-        """Gymnasium's reset; see `areset`. What could not be prepared is torn down."""
-        try:
-            return self._drive(self.areset(seed=seed, options=options))
-        except BaseException:
-            self._drive(self.ateardown())
-            raise
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetTuple:
+        """Gymnasium's reset; see `areset_or_free`."""
+        return self._drive(self.areset_or_free(seed=seed, options=options))
 
     def step(self, action: Action) -> StepTuple:
         """Gymnasium's step; the last one of an episode returns the graded reward."""

@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 from skyrl_gym.errors import StopReason
 from skyrl_gym.messages import Conversation, Message
 
-__all__ = ["Grade", "StepTuple", "Streaks", "TurnResult", "step_tuple"]
+__all__ = ["Grade", "ResetTuple", "StepTuple", "Streaks", "TurnResult", "step_tuple"]
 
+ResetTuple: TypeAlias = tuple[Conversation, dict[str, Any]]
+"""Gymnasium's: observation, info."""
 StepTuple: TypeAlias = tuple[Conversation, float, bool, bool, dict[str, Any]]
 """Gymnasium's: observation, reward, terminated, truncated, info."""
 

@@ -59,11 +59,7 @@ class _Session:
 
     async def reset(self, seed: int | None, task: Any) -> dict[str, Any]:
         options = None if task is None else {"task": task}
-        try:
-            messages, info = await self.env.areset(seed=seed, options=options)
-        except BaseException:
-            await self.env.ateardown()
-            raise
+        messages, info = await self.env.areset_or_free(seed=seed, options=options)
         self.turn, self.seen = 0, messages
         return {"keep": 0, "messages": [to_openai(message) for message in messages], "info": info}
 

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from skyrl_gym import ContextEdit, Grade, Task, TaskSet, TextEnv, ToolCall, assistant, finish, system, tool, user
-from skyrl_gym.errors import ConfigError, EnvError, MessageError, StopReason
+from skyrl_gym.errors import ConfigError, EnvError, MessageError, StopReason, TaskError
 
 
 class Guess(TextEnv):
@@ -157,6 +157,15 @@ def test_every_setup_is_torn_down_once(env: Guess) -> None:
         broken.reset(seed=1)
     broken.close()
     assert broken.told == ["setup", "teardown"]
+
+
+def test_a_task_that_is_refused_leaves_the_episode_that_was_under_way(env: Guess) -> None:
+    env.reset(options={"task": 7})
+    with pytest.raises(TaskError, match="has no task"):
+        env.reset(options={"task": "nope"})
+    assert env.told == ["setup"]
+    env.step(ToolCall("guess", {"number": 7}))
+    assert env.step(ToolCall("submit"))[1] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -164,14 +164,7 @@ class DockerSandbox(SandboxBackend):
         mark = f"{MARK}={secrets.token_hex(8)}"
         name, _, value = mark.partition("=")
         if interactive:
-            talking = _Talking(self, mark)
-            try:
-                talking.stream = await self._stream(command, {**env, name: value})
-                return talking
-            except BaseException:
-                if talking.stream is not None:
-                    await talking.stream.close()
-                raise
+            return await self._with_stream(command, {**env, name: value}, partial(_Talking, self, mark))
         return _Asked(self, mark, command, {**env, name: value})
 
     async def _demolish(self, entry: Entry) -> None:
@@ -231,16 +224,23 @@ class DockerSandbox(SandboxBackend):
         return True
 
     async def _open_session(self) -> Session:
+        return await self._with_stream(SESSION_COMMAND, {}, self._keep_session)
+
+    def _keep_session(self, stream: ExecStream) -> Session:
+        session = Session(Pipes(stream, stream), stream.close)
+        self._sessions.add(session)
+        return session
+
+    async def _with_stream(self, command: Sequence[str], env: Mapping[str, str], owner: Callable[[ExecStream], T]) -> T:
+        """The owner of a new stream; the stream is closed if it does not come to one."""
         stream: ExecStream | None = None
         try:
-            stream = await self._stream(SESSION_COMMAND, {})
-            session = Session(Pipes(stream, stream), stream.close)
-            self._sessions.add(session)
+            stream = await self._stream(command, env)
+            return owner(stream)
         except BaseException:
             if stream is not None:
                 await stream.close()
             raise
-        return session
 
     async def _stream(self, command: Sequence[str], env: Mapping[str, str]) -> ExecStream:
         assert self._engine is not None
@@ -361,20 +361,20 @@ class _Asked(_Marked):
 class _Talking(_Marked):
     """Has a stream of its own."""
 
-    stream: ExecStream | None = None
+    def __init__(self, box: DockerSandbox, mark: str, stream: ExecStream) -> None:
+        super().__init__(box, mark)
+        self._stream = stream
 
     @property
     def pipes(self) -> Pipes:
-        assert self.stream is not None
-        return Pipes(self.stream, self.stream)
+        return Pipes(self._stream, self._stream)
 
     async def communicate(self, stdin: bytes, output: CappedOutput) -> int:
         raise TypeError("a command that is talked to has no end to wait for")
 
     async def end(self) -> None:
         await self._box.sweep(self._mark, "nothing")
-        if self.stream is not None:
-            await self.stream.close()
+        await self._stream.close()
 
 
 async def _call(work: Callable[..., T], *arguments: Any, **named: Any) -> T:

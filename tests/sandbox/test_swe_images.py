@@ -15,7 +15,6 @@ import gymnasium as gym
 import pytest
 
 from skyrl_gym import ToolCall
-from skyrl_gym.envs.swe import container
 from skyrl_gym.envs.swe.instance import read_instance
 from skyrl_gym.envs.swe.packages import runtime
 from skyrl_gym.envs.swe.solve import gold_actions
@@ -212,18 +211,10 @@ def test_an_image_is_a_task_on_a_real_engine(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ["docker", "podman"])
 def test_an_image_of_the_published_layout_is_prepared_once_for_a_group_and_its_own_script_grades(
-    engine: str, engine_address: Any, swe_image: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, engine_address: Any, swe_image: Path, preparations: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of the three begin with the snapshot that was taken of the first, once its history was cleaned."""
     monkeypatch.setenv("DOCKER_HOST", engine_address(engine))
-    prepared = []
-    prepare = container._prepare_for_agent
-
-    async def counted(*arguments: Any) -> Any:
-        prepared.append(1)
-        return await prepare(*arguments)
-
-    monkeypatch.setattr(container, "_prepare_for_agent", counted)
     task = Task.from_row({**PUBLISHED_ROW, "image": str(swe_image)})
     look = ToolCall("bash", {"command": "git log --all --format=%s; git status --short; command -v python"})
     gold = ScriptedPolicy(lambda prompt: [look, *gold_actions(task)][len(prompt.messages) // 2])
@@ -235,7 +226,7 @@ def test_an_image_of_the_published_layout_is_prepared_once_for_a_group_and_its_o
 
     played = asyncio.run(play(gold, 3))
     assert [(found.reward, found.error) for found in played] == [(1.0, None)] * 3
-    assert prepared == [1]
+    assert preparations == [1]
     for found in played:
         seen = "Initial commit\n/opt/miniconda3/envs/testbed/bin/python"
         assert str(found.turns[0].observations[0].content) == seen

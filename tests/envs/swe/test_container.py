@@ -310,15 +310,7 @@ def test_a_row_that_does_not_fit_its_image_is_refused(play: Any) -> None:
         play(Task.from_row({**BASE, "repository": "/nowhere"}))
 
 
-def test_the_episodes_of_a_group_share_what_was_prepared_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = []
-    clean = container._prepare_for_agent
-
-    async def counted(*arguments: Any) -> Any:
-        prepared.append(1)
-        return await clean(*arguments)
-
-    monkeypatch.setattr(container, "_prepare_for_agent", counted)
+def test_the_episodes_of_a_group_share_what_was_prepared_for_the_first(preparations: list[int]) -> None:
     task = Task.from_row(ROWS["no script"])
     policy = ScriptedPolicy(lambda prompt: gold_actions(task)[len(prompt.messages) // 2])
     requests = [RolloutRequest("skyrl/swe-v0", task, "group", sample=n) for n in range(3)]
@@ -329,6 +321,6 @@ def test_the_episodes_of_a_group_share_what_was_prepared_for_the_first(monkeypat
     before = default_ledger().live
     played = asyncio.run(main())
     assert [found.reward for found in played] == [1.0, 1.0, 1.0]
-    assert prepared == [1]
+    assert preparations == [1]
     assert all("+    return x // 2" in found.artifacts["patch"] for found in played)
     assert default_ledger().live == before

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -136,14 +137,7 @@ def learn(setup: Setup, seed: int = 0) -> Learned:
             source=source, args=MultiTurnGRPOConfig(**_settings(setup, Path(folder), seed)), model=tiny_model(seed),
             processing_class=tiny_tokenizer(),
         )  # fmt: skip
-        before = loop.run(_held_out(policy, setup))
-        trainer.train()
-        source.close()
-        source.sync(trainer.model.state_dict(), setup.steps)
-        after = loop.run(_held_out(policy, setup))
-    loop.run(policy.aclose())
-    loop.close()
-    return Learned([line["reward"] for line in trainer.state.log_history if "reward" in line], before, after)
+        return _trained(trainer, policy, loop, setup, source.close)
 
 
 def learn_by_trl(setup: Setup, seed: int = 0) -> Learned:
@@ -158,10 +152,18 @@ def learn_by_trl(setup: Setup, seed: int = 0) -> Learned:
             train_dataset=Dataset.from_dict({"prompt": [prompt] * GROUPS}),
             reward_funcs=lambda completions, **_: [setup.env.get("sign", 1.0) * letters(text) for text in completions],
         )  # fmt: skip
-        before = loop.run(_held_out(policy, setup))
-        trainer.train()
-        policy.load_weights(trainer.model.state_dict(), setup.steps)
-        after = loop.run(_held_out(policy, setup))
+        return _trained(trainer, policy, loop, setup)
+
+
+def _trained(
+    trainer: Any, policy: Brief, loop: BackgroundLoop, setup: Setup, stop: Callable[[], None] = lambda: None
+) -> Learned:
+    """Trains, and lets the policy play before and after; `stop` ends what is under way in between."""
+    before = loop.run(_held_out(policy, setup))
+    trainer.train()
+    stop()
+    policy.load_weights(trainer.model.state_dict(), setup.steps)
+    after = loop.run(_held_out(policy, setup))
     loop.run(policy.aclose())
     loop.close()
     return Learned([line["reward"] for line in trainer.state.log_history if "reward" in line], before, after)

@@ -84,6 +84,7 @@ def load_grammar(name: str) -> Grammar:
     return Grammar(tree_sitter.Parser(made), tree_sitter.Query(made, query))
 
 
+@cache
 def check_grammars() -> None:
     """Looks whether all that searching needs is installed, without loading it.
 

@@ -90,9 +90,9 @@ async def evaluate(
     wanted = list({request.key: request for request in requests_for(env_id, tasks, tries)}.values())
     if not wanted:
         raise ConfigError(f"an evaluation of {env_id} needs at least one task and one sample; got samples={samples}")
-    settings = {
+    settings: dict[str, Any] = {
         "env_id": env_id,
-        "env_kwargs": (settled := _settled(policy, env_kwargs or {})),
+        "env_kwargs": _settled(policy, env_kwargs or {}),
         "policy": policy.name,
         "sampling": asdict(sampling),
         **({"seeds": list(seeds)} if seeds else {}),
@@ -116,7 +116,7 @@ async def evaluate(
                 log(metrics)
                 scores.watch(metrics)
 
-            play = _Play(policy, sampling, seeds, samples, settled, limits, deadlines, journal, watch)
+            play = _Play(policy, sampling, seeds, samples, settings["env_kwargs"], limits, deadlines, journal, watch)
             missing = [request for request in wanted if request.key not in scores.done]
             stopped = await _until(play.run(missing, meter), scores.add, meter)
         ended = (t for t in read_journal(out_dir / JOURNAL) if t.stop_reason is not StopReason.CANCELLED)

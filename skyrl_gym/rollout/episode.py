@@ -186,13 +186,13 @@ def _is_being_cancelled() -> bool:
 
 def _with_result(turn: Turn, result: TurnResult, seconds: dict[str, float]) -> Turn:
     return Turn(
-        result.action,
-        result.observations,
-        turn.transition,
-        turn.finish_reason,
-        result.reward,
-        result.invalid,
-        result.context_edit,
-        result.errors,
-        seconds,
+        message=result.action,
+        observations=result.observations,
+        transition=turn.transition,
+        finish_reason=turn.finish_reason,
+        reward=result.reward,
+        invalid=result.invalid,
+        context_edit=result.context_edit,
+        errors=result.errors,
+        seconds=seconds,
     )

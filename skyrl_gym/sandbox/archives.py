@@ -123,10 +123,11 @@ def _check_kind(path: PurePosixPath, member: tarfile.TarInfo) -> None:
         return
     if not member.issym():
         raise SandboxError(f"refused {member.name!r}: neither a file, a folder nor a link")
-    parts = PurePosixPath(member.linkname).parts
+    target = PurePosixPath(member.linkname)
+    parts = target.parts
     up = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
     # The folders above a link are real ones, so going up at the beginning is what it looks like; later it is not.
-    if not parts or parts[0] == "/" or ".." in parts[up:] or up > len(path.parents) - 1:
+    if not parts or target.is_absolute() or ".." in parts[up:] or up > len(path.parents) - 1:
         raise SandboxError(f"refused the link {member.name!r} to {member.linkname[:200]!r}: it may lead outside")
 
 

@@ -93,12 +93,14 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoad:
-    """How busy a policy is, over all its servers: requests being decoded, requests queued behind them, and
-    the share of the KV cache in use (0 to 1; of the fullest server; None where it isn't told)."""
+    """How busy a policy is, over all its servers: requests being decoded, requests queued behind them,
+    the share of the KV cache in use (0 to 1; of the fullest server), and how many requests it decodes at once;
+    None where it isn't told."""
 
     running: int
     waiting: int
     kv_cache: float | None = None
+    places: int | None = None
 
 
 @runtime_checkable

@@ -94,8 +94,9 @@ class TransformersPolicy:
         )
 
     async def current_load(self) -> PolicyLoad:
-        """Rows in the running batches, and those that wait for room."""
-        return PolicyLoad(sum(len(batch.rows) for batch in self._batches), self._requests.qsize())
+        """Rows in the running batches or about to join them, and those that wait for room."""
+        asked = sum(len(batch.rows) for batch in self._batches) + self._requests.qsize()
+        return PolicyLoad(min(asked, self._max_batch), max(0, asked - self._max_batch), places=self._max_batch)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Copies weights by name, between two tokens; what is sampled from then on has this version.

@@ -107,7 +107,8 @@ class Run:
             ),
         ]
         if isinstance(self.runner.policy, ReportsLoad):
-            helpers.append(asyncio.create_task(admit_by_load(self.runner.policy, self.running), name="admission"))
+            admitting = admit_by_load(self.runner.policy, self.running, self.runner.admission)
+            helpers.append(asyncio.create_task(admitting, name="admission"))
         try:
             await self._work_within_the_clock()
         finally:

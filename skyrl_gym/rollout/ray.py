@@ -82,6 +82,7 @@ class RayRunner(RunSettings[Callable[[], Policy]]):
             self.on_metrics,
             self.metrics_every_s,
             estimates=self.estimates,
+            admission=self.admission,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from skyrl_gym.env import TextEnv
 from skyrl_gym.policy.base import Policy, Sampling
 from skyrl_gym.registration import make_env
+from skyrl_gym.rollout.admission import Admission
 from skyrl_gym.rollout.engine import Run
 from skyrl_gym.rollout.failures import FailurePolicy
 from skyrl_gym.rollout.intake import Requests
@@ -38,6 +39,7 @@ class RunSettings(Generic[P]):
     metrics_every_s: float = 5.0
     make: Callable[..., TextEnv] = make_env
     estimates: Estimates = field(default_factory=Estimates)
+    admission: Admission = field(default_factory=Admission)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Runner(RunSettings[Policy]):
         on_metrics: told of the run's state every `metrics_every_s` seconds, and once more at its end.
         make: makes an environment from an id and `env_kwargs`.
         estimates: how long tasks take, learned from run to run.
+        admission: how many episodes the policy can take, likewise.
     """
 
     @property

@@ -248,3 +248,21 @@ def test_padding_never_more_than_doubles_a_batch_and_no_row_is_lost(tiny_model: 
     for batch in batches:
         assert batch.mask.numel() <= 2 * int(batch.mask.sum())
         assert batch.mask.sum(1).tolist() == [row.length for row in batch.rows]
+
+
+def test_what_joins_at_the_next_token_is_no_queue(tiny_model: Any) -> None:
+    async def run() -> None:
+        policy = TransformersPolicy(tiny_model, tiny_tokenizer(), max_batch=4)
+        long = [started(policy, (5, i), LONG) for i in range(4)]
+        seen = []
+        for _ in range(50):
+            seen.append(await policy.current_load())
+            await asyncio.sleep(0.001)
+        assert {(load.waiting, load.places) for load in seen} == {(0, 4)}
+        assert seen[-1].running == 4
+        for task in long:
+            task.cancel()
+        await asyncio.wait(long)
+        await policy.aclose()
+
+    asyncio.run(run())

@@ -270,16 +270,48 @@ def test_a_trace_that_is_cut_is_kept_on_disk(tmp_path: Path) -> None:
 
 
 def test_admission_grows_while_there_is_room_and_shrinks_with_a_queue() -> None:
-    admission = Admission(limit=256)
-    sizes = [admission.update(PolicyLoad(16, 0, 0.1), admission.bound) for _ in range(10)]
+    admission = Admission()
+    sizes = [admission.update(PolicyLoad(16, 0, 0.1), admission.bound, 256) for _ in range(10)]
     assert sizes == sorted(sizes) and sizes[-1] == 256
-    assert admission.update(PolicyLoad(100, 80, 0.5), 200) == 175
-    assert admission.update(PolicyLoad(175, 0, 0.99), 175) == 153
-    assert admission.update(PolicyLoad(150, 0, 0.5), 153) == 153 + 9
-    assert admission.update(PolicyLoad(10, 0, 0.1), 10) == 162, "what isn't used says nothing"
+    assert admission.update(PolicyLoad(100, 80, 0.5), 200, 256) == 175
+    assert admission.update(PolicyLoad(175, 0, 0.99), 175, 256) == 153
+    assert admission.update(PolicyLoad(150, 0, 0.5), 153, 256) == 153 + 9
+    assert admission.update(PolicyLoad(10, 0, 0.1), 10, 256) == 162, "what isn't used says nothing"
     for _ in range(100):
-        admission.update(PolicyLoad(1, 50, 1.0), 1)
+        admission.update(PolicyLoad(1, 50, 1.0), 1, 256)
     assert admission.bound == 1
+
+
+def test_a_policy_that_says_how_many_it_takes_at_once_is_given_so_many_from_the_first() -> None:
+    assert Admission().update(PolicyLoad(0, 0, places=64), 0, 256) == 64
+    assert Admission().update(PolicyLoad(0, 0, places=64), 0, 32) == 32
+    assert Admission().update(PolicyLoad(0, 0), 0, 256) == 16
+
+
+def test_what_a_run_has_learned_of_its_policy_holds_for_the_next() -> None:
+    class Roomy(WorldPolicy):
+        running = most = 0
+
+        async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            try:
+                return await super().complete(prompt, sampling)
+            finally:
+                self.running -= 1
+
+        async def current_load(self) -> PolicyLoad:
+            return PolicyLoad(self.running, 0, 0.1)
+
+    tasks = tasks_of([{"seconds": {"policy": 5.0}, "at": "policy", "fault": "none"} for _ in range(100)])
+    admission = Admission()
+    limits = RolloutLimits(live=100, setup=100, grade=100)
+    play_with(Roomy(tasks), World(), tasks, limits=limits, admission=admission)
+    learned = admission.bound
+    again = Roomy(tasks[:40])
+    play_with(again, World(), tasks[:40], limits=limits, admission=admission)
+    assert learned > 16
+    assert again.most == 40
 
 
 def test_a_policy_with_a_queue_is_given_fewer_episodes() -> None:

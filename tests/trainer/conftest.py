@@ -160,3 +160,12 @@ def tools() -> Any:
         Recorded = Recorded
 
     return Tools
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a model, an environment and a recipe."""
+    from tests.trainer.say import write_place
+
+    write_place(tmp_path)
+    return tmp_path

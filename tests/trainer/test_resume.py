@@ -1,48 +1,18 @@
 """A training that is killed goes on where it was: nothing that was finished is played twice, nothing is lost."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from skyrl_gym import StopReason, Task
-from skyrl_gym.chat.testing import tiny_tokenizer
-from skyrl_gym.rollout import Journal, RolloutRequest, Trajectory, read_journal
+from skyrl_gym.rollout import Journal, RolloutRequest, Trajectory
 from skyrl_gym.trainer.resume import Finished, Ledger, checkpoint_of, cut_metrics, journal_of, mark_whole
+from tests.trainer.say import GROUPS, SIZE, STEPS, run, trajectories
 
-ENVIRONMENT = '''
-"""An environment for tests: say something; its length is the reward."""
-from skyrl_gym import TaskSet, TextEnv, finish, tool
-
-
-class SayEnv(TextEnv):
-    """Say something."""
-
-    def load_tasks(self, split):
-        return TaskSet.from_rows([{"id": f"{split}{i}"} for i in range(5)])
-
-    def setup(self, task):
-        return f"Say {task.id}."
-
-    @tool
-    def nothing(self):
-        """Does nothing."""
-        return "ok"
-
-    def respond(self, message):
-        self.said = message.text
-        return finish()
-
-    def grade(self):
-        return float(len(getattr(self, "said", "")) % 4)
-'''
 # Everything is imported once; each life of the run is a fork of that, so that a kill costs seconds.
 PROGRAM = """
 import os, random, signal, sys, threading, time, traceback, warnings
@@ -70,8 +40,6 @@ for life in range(40):
     if os.WIFEXITED(status):
         sys.exit(f"life {life}: {os.WEXITSTATUS(status)}" if os.WEXITSTATUS(status) else 0)
 """
-STEPS, GROUPS, SIZE = 6, 2, 4
-RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def trajectory(number: int, sample: int = 0, reason: StopReason = StopReason.DONE) -> Trajectory:
@@ -125,40 +93,6 @@ def test_metrics_of_steps_that_are_taken_again_are_cut(tmp_path: Path) -> None:
     cut_metrics(tmp_path / "none.jsonl", 2)
 
 
-@pytest.fixture
-def place(tmp_path: Path, tools: Any) -> Path:
-    """A folder with a model, an environment and a recipe."""
-    tools.tiny_model().save_pretrained(tmp_path / "model")
-    tiny_tokenizer().save_pretrained(tmp_path / "model")
-    (tmp_path / "say_for_test.py").write_text(ENVIRONMENT)
-    (tmp_path / "registry.yaml").write_text("say-v0: {entry_point: 'say_for_test:SayEnv', summary: Says.}\n")
-    recipe = {
-        "name": "r",
-        "model": str(tmp_path / "model"),
-        "env": {"id": "say-v0"},
-        "rollout": {"max_tokens": 12},
-        "train": {
-            "max_steps": STEPS, "prompts_per_step": GROUPS, "num_generations": SIZE, "learning_rate": 1e-3,
-            "per_device_train_batch_size": 4, "save_steps": 2, "bf16": False, "refill_rounds": 1,
-        },
-        "eval": {"tasks": 2, "samples": 1},
-    }  # fmt: skip
-    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
-    return tmp_path
-
-
-def run(place: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", "TERM": "dumb"}
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, cwd=place, timeout=400,
-        env={**os.environ, **quiet, **environment},
-    )  # fmt: skip
-
-
-def trajectories(run_dir: Path) -> list[Trajectory]:
-    return [t for path in sorted(run_dir.glob("trajectories*.jsonl")) for t in read_journal(path)]
-
-
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("staleness", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["by turns", "ahead"])
 def test_a_run_that_is_killed_again_and_again_plays_every_trajectory_once(place: Path, staleness: int) -> None:
@@ -182,19 +116,3 @@ def test_a_run_that_is_killed_again_and_again_plays_every_trajectory_once(place:
     assert metrics == list(range(1, STEPS + 1))
     assert (place / "run/model/model.safetensors").exists()
     assert (place / "run/report.html").exists()
-
-
-@pytest.mark.slow
-def test_two_processes_share_the_work_of_one_run(place: Path) -> None:
-    """By the launcher of `recipes/accelerate/ddp.yaml`, whose processes find no GPU here and talk over gloo."""
-    launch = ["-m", "accelerate.commands.launch", "--config_file", str(RECIPES / "accelerate/ddp.yaml")]
-    launch += ["--num_processes", "2", "--mixed_precision", "no", "--main_process_port", "0"]
-    words = ["-m", "skyrl_gym", "train", "recipe.yaml", "--registry", "registry.yaml", "--name", "two"]
-    done = run(place, *launch, *words)
-    assert done.returncode == 0, done.stderr[-3_000:]
-    folder = place / "runs/two"
-    shares = [list(read_journal(journal_of(folder, rank))) for rank in (0, 1)]
-    assert len(shares[0]) == len(shares[1]) > 0
-    groups = json.loads((folder / "steps.jsonl").read_text().splitlines()[-1])["groups"]
-    assert sorted(t.sample for t in trajectories(folder)) == list(range(groups * SIZE))
-    assert (folder / "model/model.safetensors").exists()

@@ -185,8 +185,9 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         shares = saved >= WORTH_SHARING
         cut = pack_shared if shares else pack
         packed = cut(samples, self.args.per_device_train_batch_size, self.args.max_forward_tokens)
-        self._record({"shared_tokens": saved if shares else 0.0})
-        told = gather_object([(*counts, [len(rows) for rows in packed])])
+        read = sum(sample.tokens for sample in samples)
+        told = gather_object([(*counts, [len(rows) for rows in packed], read, saved * read if shares else 0.0)])
+        self._record({"shared_tokens": sum(one[4] for one in told) / max(1, sum(one[3] for one in told))})
         trajectories, tokens = max(1, sum(one[0] for one in told)), sum(one[1] for one in told)
         # Every process does the same passes, of as many rows: collective operations are made for nothing else.
         shape = [max(rows) for rows in zip_longest(*(one[2] for one in told), fillvalue=0)]

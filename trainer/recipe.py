@@ -57,6 +57,9 @@ class RolloutSection(_Section):
     server_folder: str | None = Field(default=None, description="the model folder that it was started on")
     staleness: int = Field(default=0, ge=0, description="steps that rollouts may be behind: 0 is synchronous")
     episode_s: float = Field(default=3_600.0, gt=0, description="deadline of an episode, in seconds")
+    close_groups_at: int | None = Field(
+        default=None, ge=2, description="a group ends once so many of its trajectories are valid"
+    )
 
 
 class TrainSection(_Section):
@@ -155,6 +158,21 @@ class Recipe(_Section):
         if (self.env is None) == (not self.envs):
             raise ValueError("name one environment under `env`, or several under `envs`")
         return self
+
+    @model_validator(mode="after")
+    def _groups_that_can_be_closed(self) -> Recipe:
+        enough, size = self.rollout.close_groups_at, self.train.num_generations
+        if enough is not None and enough >= size:
+            raise ValueError(
+                f"rollout.close_groups_at is fewer than train.num_generations, {size}, of which the rest is spare; "
+                f"got {enough}"
+            )
+        return self
+
+    def spreads_groups_over(self, processes: int) -> bool:
+        """Whether the trajectories of one group are played by several processes: rollouts by turns share out
+        trajectories, rollouts ahead whole groups."""
+        return processes > 1 and not self.rollout.staleness
 
 
 def load_recipe(path: str | Path, overrides: dict[str, Any] | None = None) -> Recipe:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from skyrl_gym.errors import ConfigError
 from skyrl_gym.evaluate import Summary, evaluate
 from skyrl_gym.evaluate.report import write_report
 from skyrl_gym.evaluate.runs import in_use, open_run, provenance, write_json
-from skyrl_gym.evaluate.spec import EvalSpec, write_provenance
+from skyrl_gym.evaluate.spec import EvalSpec, images_of, note_images, write_provenance
 from skyrl_gym.policy import Sampling, in_dialect_of
 from skyrl_gym.policy.base import Policy
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env
 from skyrl_gym.rollout import Deadlines, Journal, MetricsLog, OnMetrics, RolloutLimits, Runner
+from skyrl_gym.sandbox.engine import image_digests
 from skyrl_gym.tasks import TaskSet
 from skyrl_gym.trainer.async_ import AsyncSource
 from skyrl_gym.trainer.config import MultiTurnGRPOConfig
@@ -83,6 +84,7 @@ def train(
     """
     folder = Path(out)
     _refuse_other_runs(recipe, folder, resume)
+    _refuse_spread_groups(recipe)
     ingredients = [_ingredient(recipe, section) for section in recipe.environments]
     held_out = [_tasks(recipe, section, recipe.eval.split, recipe.eval.tasks) for section in recipe.environments]
     config = _config(recipe, folder)
@@ -191,6 +193,7 @@ class _Run:
                 name = when if number == 0 else f"{when}-{section.id.replace('/', '-')}"
                 model = self.recipe.model if when == "before" else str(self.folder / "model")
                 spec, folder = _eval_spec(self.recipe, section, model), self.folder / "eval" / name
+                images = images_of(tasks)
                 summary = self.loop.run(
                     evaluate(
                         spec.env,
@@ -202,11 +205,13 @@ class _Run:
                         sampling=spec.sampling,
                         limits=_limits(self.recipe),
                         deadlines=Deadlines(episode_s=self.recipe.rollout.episode_s),
-                        begun=partial(write_provenance, folder, spec),
+                        begun=partial(write_provenance, folder, spec, images=images),
                         on_progress=self.tell,
                         stage=f"evaluate {name}",
                     )
                 )
+                if images:
+                    note_images(folder, image_digests(images))
                 found = summary if number == 0 else found
         self.state.wait_for_everyone()
         return found
@@ -220,6 +225,15 @@ def _refuse_other_runs(recipe: Recipe, folder: Path, resume: bool) -> None:
     asked, held = json.loads(recipe.model_dump_json()), open_run(folder).config
     if differing := [key for key in asked | dict(held) if asked.get(key) != held.get(key)]:
         raise ConfigError(f"{folder} holds a run of another recipe (it differs in {', '.join(differing)})")
+
+
+def _refuse_spread_groups(recipe: Recipe) -> None:
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if recipe.rollout.close_groups_at is not None and recipe.spreads_groups_over(processes):
+        raise ConfigError(
+            f"rollout.close_groups_at counts the trajectories of a group, and {processes} processes that roll out by "
+            "turns with training share each group: set rollout.staleness to 1 or more, which shares out whole groups"
+        )
 
 
 def _eval_spec(recipe: Recipe, section: EnvSection, model: str) -> EvalSpec:
@@ -253,7 +267,7 @@ def _runner(recipe: Recipe, policy: Policy, journal: Journal, on_metrics: OnMetr
         policy,
         Sampling(temperature=recipe.rollout.temperature, max_tokens=recipe.rollout.max_tokens, seed=recipe.seed),
         {},
-        _limits(recipe),
+        replace(_limits(recipe), close_groups_at=recipe.rollout.close_groups_at),
         Deadlines(episode_s=recipe.rollout.episode_s),
         journal,
         on_metrics=on_metrics,

@@ -26,7 +26,7 @@ from skyrl_gym.evaluate.concurrency import auto_concurrency
 from skyrl_gym.evaluate.files import write_json
 from skyrl_gym.evaluate.known import KnownPlayer
 from skyrl_gym.evaluate.provenance import provenance
-from skyrl_gym.evaluate.spec import EvalSpec, note_images, write_provenance
+from skyrl_gym.evaluate.spec import EvalSpec, images_of, note_images, write_provenance
 from skyrl_gym.evaluate.spending import Caps, Prices
 from skyrl_gym.policy import Policy, ScriptedPolicy, open_policy
 from skyrl_gym.policy.serving import served
@@ -35,7 +35,6 @@ from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env, registered
 from skyrl_gym.rollout import RolloutLimits
 from skyrl_gym.sandbox.engine import image_digests
-from skyrl_gym.tasks import TaskSet
 
 __all__ = ["Options", "evaluate_one", "evaluate_suite"]
 
@@ -120,13 +119,13 @@ async def _evaluate(
 ) -> Summary:
     chosen = make_env(spec.env, **spec.kwargs).tasks
     chosen = chosen if spec.tasks is None else chosen.take(spec.tasks)
-    images = _images(chosen)
+    images = images_of(chosen)
     live = options.concurrency or auto_concurrency(spec.env, served=model.startswith("http"))
     show(Progress("load", 0, 0, message=model))
 
     def begun(config: Mapping[str, Any]) -> None:
         _check_data(config, depended_on)
-        write_provenance(folder, spec, {**config, "images": images})
+        write_provenance(folder, spec, config, images)
 
     async with _opened(model, spec.kwargs.get("dialect", "auto"), _tokenizer(spec.model)) as policy:
         if not isinstance(policy, KnownPlayer) and policy.renderer is not None:
@@ -207,11 +206,6 @@ def _tokenizer(model: str) -> str | None:
 def _short(model: str) -> str:
     words = model.removeprefix(SERVED).split()
     return Path(words[0].partition("#")[2] or words[0]).name if words else "model"
-
-
-def _images(tasks: TaskSet) -> list[str]:
-    """The container images that tasks name."""
-    return sorted({str(task.data["image"]) for task in tasks if task.data.get("image")})
 
 
 def _check_data(config: Mapping[str, Any], depended_on: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +14,18 @@ from skyrl_gym.errors import ConfigError
 from skyrl_gym.evaluate.files import write_json
 from skyrl_gym.evaluate.provenance import model_identity, provenance
 from skyrl_gym.policy import Sampling
+from skyrl_gym.tasks import TaskSet
 
-__all__ = ["EvalSpec", "Suite", "SuiteEntry", "note_images", "read_provenance", "read_suite", "write_provenance"]
+__all__ = [
+    "EvalSpec",
+    "Suite",
+    "SuiteEntry",
+    "images_of",
+    "note_images",
+    "read_provenance",
+    "read_suite",
+    "write_provenance",
+]
 
 PROVENANCE = "provenance.json"
 
@@ -80,18 +90,23 @@ def read_suite(path: Path) -> Suite:
     return suite
 
 
-def write_provenance(folder: Path, spec: EvalSpec, config: Mapping[str, Any]) -> None:
+def write_provenance(folder: Path, spec: EvalSpec, config: Mapping[str, Any], images: Sequence[str] = ()) -> None:
     """Writes down all that it takes to repeat an evaluation, and what its result depends on besides.
 
     Container images are known by name then; `note_images` adds what they were when they have been used.
     """
     depends = {
         "data": config.get("tasks"),
-        "images": dict.fromkeys(config.get("images", ())),
+        "images": dict.fromkeys(images),
         "model": model_identity(spec.model),
         **provenance(),
     }
     write_json(folder / PROVENANCE, {"format": 1, "evaluation": spec.model_dump(mode="json"), "depends_on": depends})
+
+
+def images_of(tasks: TaskSet) -> list[str]:
+    """The container images that tasks name."""
+    return sorted({str(task.data["image"]) for task in tasks if task.data.get("image")})
 
 
 def note_images(folder: Path, digests: Mapping[str, str | None]) -> None:

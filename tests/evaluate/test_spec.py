@@ -38,7 +38,7 @@ def test_what_is_wrong_with_a_suite_is_named(tmp_path: Path, text: str, said: st
 
 def test_provenance_gives_the_evaluation_back(tmp_path: Path) -> None:
     spec = EvalSpec(env="skyrl/memory-v0", model="m", kwargs={"split": "test"}, seeds=(1, 2), samples=3, k=(1, 2))
-    write_provenance(tmp_path, spec, {"tasks": {"digest": "d"}, "images": ["i"]})
+    write_provenance(tmp_path, spec, {"tasks": {"digest": "d"}}, ["i"])
     found, depends_on = read_provenance(tmp_path / "provenance.json")
     assert (found, depends_on["data"], depends_on["images"]) == (spec, {"digest": "d"}, {"i": None})
     assert {"packages", "python", "hardware", "git", "model", "created"} <= set(depends_on)
@@ -48,7 +48,7 @@ def test_provenance_gives_the_evaluation_back(tmp_path: Path) -> None:
 
 def test_what_images_were_is_noted_once_they_have_been_used(tmp_path: Path) -> None:
     spec = EvalSpec(env="skyrl/swe-bench-lite-v0", model="m")
-    write_provenance(tmp_path, spec, {"tasks": {"digest": "d"}, "images": ["i"]})
+    write_provenance(tmp_path, spec, {"tasks": {"digest": "d"}}, ["i"])
     note_images(tmp_path, {"i": "sha256:1"})
     found, depends_on = read_provenance(tmp_path)
     assert (found, depends_on["data"], depends_on["images"]) == (spec, {"digest": "d"}, {"i": "sha256:1"})

@@ -21,7 +21,7 @@ class SayEnv(TextEnv):
     """Say something."""
 
     def load_tasks(self, split):
-        return TaskSet.from_rows([{"id": f"{split}{i}"} for i in range(5)])
+        return TaskSet.from_rows([{"id": f"{split}{i}", "image": "nowhere.example/say"} for i in range(5)])
 
     def setup(self, task):
         return f"Say {task.id}."

@@ -80,6 +80,7 @@ def test_the_papers_recipe_has_the_papers_numbers() -> None:
         ("single_gpu_24gb.yaml", {"hardware__sharding": "fsdp2"}, "fsdp2 takes two GPUs or more"),
         ("swe_8gpu.yaml", {"hardware__gpus": 3}, "no multiple of per_device_train_batch_size x GPUs = 3"),
         ("swe_8gpu.yaml", {"hardware__gpus": 32}, "prompts_per_step is a multiple of the 32 GPUs"),
+        ("memory_8gpu.yaml", {"rollout__close_groups_at": 6}, "close_groups_at on 8 GPUs takes a rollout.staleness"),
         ("quickstart.yaml", {"hardware__memory_gb": 1}, "the machine would hold"),
     ],
 )

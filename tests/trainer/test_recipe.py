@@ -41,6 +41,7 @@ def test_defaults_and_overrides(tmp_path: Path) -> None:
         ({"env": {"id": "a", "kwargs": {"dialect": "react"}}}, "the dialect is the model's, .*the recipe's `dialect`"),
         ({"env": None, "envs": [{"id": "a", "wieght": 2}]}, r"unknown key 'envs\.0\.wieght'; did you mean 'weight'"),
         ({"train": {"num_generations": 1}}, "train.num_generations: .*greater than or equal to 2 .got 1."),
+        ({"rollout": {"close_groups_at": 8}}, "close_groups_at is fewer than train.num_generations, 8, .* got 8"),
         ({"train": {"mask_endings": ["overlong"]}}, "train.mask_endings: 'overlong' is no ending that is graded"),
         ({"train": {"importance_correction": "tis"}}, "train.importance_correction: .*'token_truncate'"),
     ],

@@ -198,3 +198,15 @@ def test_a_template_with_tools_in_an_unknown_form_is_refused_unless_a_dialect_is
 
 def test_a_template_without_tools_is_shown_hermes() -> None:
     assert Renderer(tiny_tokenizer("chatml")).dialect.name == "hermes"
+
+
+def test_a_template_that_writes_out_the_schemas_of_tools_is_not_for_that_llamas() -> None:
+    """The structure of Phi-4-mini's and of Granite's: `"parameters": ` is of a tool's schema, not of a call."""
+    listed = (
+        "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}"
+        """{% if loop.first and tools %}<|tool|>[{% for t in tools %}{"name": "{{ t.function.name }}", """
+        """"parameters": {{ t.function.parameters | tojson }}}{% endfor %}]<|/tool|>{% endif %}"""
+        "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    with pytest.raises(ConfigError, match="tools in a form that no dialect here knows"):
+        Renderer(tokenizer_with(listed))

@@ -39,15 +39,15 @@ _DIALECTS: dict[str, type[TextDialect]] = {
         CodeActDialect,
     )
 }
-# What a chat template holds if its family writes calls so; the first that is found counts.
+# What a chat template holds, all of it, if its family writes calls so; the first that is found counts.
 _MARKS = (
-    ("<|channel|>", "harmony"),
-    ("<｜tool▁calls▁begin｜>", "deepseek"),
-    ("[TOOL_CALLS]", "mistral"),
-    ("<arg_key>", "glm"),
-    ("<function=", "qwen_xml"),
-    ("<tool_call>", "hermes"),
-    ('"parameters": ', "llama"),
+    (("<|channel|>",), "harmony"),
+    (("<｜tool▁calls▁begin｜>",), "deepseek"),
+    (("[TOOL_CALLS]",), "mistral"),
+    (("<arg_key>",), "glm"),
+    (("<function=",), "qwen_xml"),
+    (("<tool_call>",), "hermes"),
+    (("<|start_header_id|>", '"parameters": '), "llama"),
 )
 
 
@@ -75,8 +75,8 @@ def detect_dialect(tokenizer: Any) -> Dialect | None:
     Where the template shows none, the tokenizer's own `response_template` parses answers.
     """
     template = str(tokenizer.chat_template)
-    for mark, name in _MARKS:
-        if mark in template:
+    for marks, name in _MARKS:
+        if all(mark in template for mark in marks):
             return _DIALECTS[name]()
     if getattr(tokenizer, "response_template", None):
         return ResponseTemplateDialect(tokenizer)

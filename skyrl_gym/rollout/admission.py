@@ -51,7 +51,8 @@ async def admit_by_load(policy: ReportsLoad, slots: Slots, admission: Admission)
         try:
             async with asyncio.timeout(EVERY_S):
                 load = await policy.current_load()
-            slots.resize(admission.update(load, slots.used, limit))
         except Exception as error:  # noqa: BLE001 - a server that doesn't say how busy it is gets the bound it has
             _log.debug("no load from the policy: %r", error)
+        else:
+            slots.resize(admission.update(load, slots.used, limit))
         await asyncio.sleep(EVERY_S)

@@ -34,6 +34,20 @@ class Away(WorldPolicy):
         return await super().complete(prompt, sampling)
 
 
+class Counting(WorldPolicy):
+    """Counts the completions that are under way, and the most that were at once."""
+
+    running = most = 0
+
+    async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            return await super().complete(prompt, sampling)
+        finally:
+            self.running -= 1
+
+
 def play_with(policy: WorldPolicy, world: World, tasks: Any, **settings: Any) -> list[Any]:
     async def collect() -> list[Any]:
         runner = replace(runner_in(world, tasks, **settings), policy=policy)
@@ -289,17 +303,7 @@ def test_a_policy_that_says_how_many_it_takes_at_once_is_given_so_many_from_the_
 
 
 def test_what_a_run_has_learned_of_its_policy_holds_for_the_next() -> None:
-    class Roomy(WorldPolicy):
-        running = most = 0
-
-        async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
-            self.running += 1
-            self.most = max(self.most, self.running)
-            try:
-                return await super().complete(prompt, sampling)
-            finally:
-                self.running -= 1
-
+    class Roomy(Counting):
         async def current_load(self) -> PolicyLoad:
             return PolicyLoad(self.running, 0, 0.1)
 
@@ -315,17 +319,7 @@ def test_what_a_run_has_learned_of_its_policy_holds_for_the_next() -> None:
 
 
 def test_a_policy_with_a_queue_is_given_fewer_episodes() -> None:
-    class Small(WorldPolicy):
-        running = most = 0
-
-        async def complete(self, prompt: Prompt, sampling: Sampling) -> Completion:
-            self.running += 1
-            self.most = max(self.most, self.running)
-            try:
-                return await super().complete(prompt, sampling)
-            finally:
-                self.running -= 1
-
+    class Small(Counting):
         async def current_load(self) -> PolicyLoad:
             return PolicyLoad(min(self.running, 8), max(0, self.running - 8), self.running / 40)
 

@@ -186,11 +186,13 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         cut = pack_shared if shares else pack
         packed = cut(samples, self.args.per_device_train_batch_size, self.args.max_forward_tokens)
         read = sum(sample.tokens for sample in samples)
-        told = gather_object([(*counts, [len(rows) for rows in packed], read, saved * read if shares else 0.0)])
-        self._record({"shared_tokens": sum(one[4] for one in told) / max(1, sum(one[3] for one in told))})
-        trajectories, tokens = max(1, sum(one[0] for one in told)), sum(one[1] for one in told)
+        shared = saved * read if shares else 0.0
+        told = gather_object([(*counts, [len(rows) for rows in packed], read, shared)])
+        all_trajectories, all_tokens, all_rows, all_read, all_shared = zip(*told, strict=True)
+        self._record({"shared_tokens": sum(all_shared) / max(1, sum(all_read))})
+        trajectories, tokens = max(1, sum(all_trajectories)), sum(all_tokens)
         # Every process does the same passes, of as many rows: collective operations are made for nothing else.
-        shape = [max(rows) for rows in zip_longest(*(one[2] for one in told), fillvalue=0)]
+        shape = [max(rows) for rows in zip_longest(*all_rows, fillvalue=0)]
         packed += [[]] * (len(shape) - len(packed))
         scale = self._loss_scale(len(shape), trajectories)
         chunks = [

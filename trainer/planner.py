@@ -183,7 +183,7 @@ def _misfits(recipe: Recipe, config: Any) -> list[str]:
         )
     if recipe.rollout.staleness and recipe.train.prompts_per_step % world:
         found.append(f"with a staleness, prompts_per_step is a multiple of the {world} GPUs")
-    if recipe.rollout.close_groups_at is not None and recipe.spreads_groups_over(world):
+    if recipe.closes_groups_spread_over(world):
         found.append(f"rollout.close_groups_at on {world} GPUs takes a rollout.staleness: it shares out whole groups")
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") == "default" and _context(recipe, config) > config.max_position_embeddings:

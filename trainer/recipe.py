@@ -169,10 +169,10 @@ class Recipe(_Section):
             )
         return self
 
-    def spreads_groups_over(self, processes: int) -> bool:
-        """Whether the trajectories of one group are played by several processes: rollouts by turns share out
-        trajectories, rollouts ahead whole groups."""
-        return processes > 1 and not self.rollout.staleness
+    def closes_groups_spread_over(self, processes: int) -> bool:
+        """Whether it would close groups that are played by several processes, none of which sees a whole one: rollouts
+        by turns share out trajectories, rollouts ahead whole groups."""
+        return self.rollout.close_groups_at is not None and processes > 1 and not self.rollout.staleness
 
 
 def load_recipe(path: str | Path, overrides: dict[str, Any] | None = None) -> Recipe:

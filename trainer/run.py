@@ -229,7 +229,7 @@ def _refuse_other_runs(recipe: Recipe, folder: Path, resume: bool) -> None:
 
 def _refuse_spread_groups(recipe: Recipe) -> None:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if recipe.rollout.close_groups_at is not None and recipe.spreads_groups_over(processes):
+    if recipe.closes_groups_spread_over(processes):
         raise ConfigError(
             f"rollout.close_groups_at counts the trajectories of a group, and {processes} processes that roll out by "
             "turns with training share each group: set rollout.staleness to 1 or more, which shares out whole groups"

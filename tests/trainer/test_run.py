@@ -48,7 +48,7 @@ def test_groups_that_are_spread_over_processes_are_not_closed_early(
     with pytest.raises(ConfigError, match=r"2 processes .* share each group: set rollout.staleness"):
         train(parse_recipe({**RECIPE, "rollout": {"close_groups_at": 4}}), tmp_path / "run")
     whole = parse_recipe({**RECIPE, "rollout": {"close_groups_at": 4, "staleness": 1}})
-    assert not whole.spreads_groups_over(2)
+    assert not whole.closes_groups_spread_over(2)
 
 
 def test_a_folder_that_is_in_use_is_gone_on_with_only_on_demand_and_by_its_own_recipe(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox import Ledger, Limits, Mount, SandboxSpec, check_backend, engine, open_sandbox
+from skyrl_gym.sandbox.testing.engines import mounts_below, private_engine
+from skyrl_gym.sandbox.testing.harness import NAP, survivors
 
 
 @pytest.fixture(params=["docker", "podman"])
@@ -180,6 +182,27 @@ def test_an_engine_that_does_not_answer_is_reported_with_what_to_do(
     assert "DOCKER_HOST" in status.remedy
     with pytest.raises(SandboxError, match="no container engine answers"):
         asyncio.run(open_sandbox(SandboxSpec(image="x"), "docker", ledger=Ledger()))
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_a_private_engine_takes_its_containers_mounts_and_folder_along(
+    name: str, image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with private_engine(name) as address:
+        if not address.startswith("unix:"):
+            pytest.skip(address)
+        folder = Path(address.removeprefix("unix://")).parent
+        monkeypatch.setenv("DOCKER_HOST", address)
+        there = engine.connect()
+        try:
+            image = engine.find_image(there.client, str(image_folder))
+            there.client.containers.run(image, ["sleep", NAP], detach=True, network_mode="none")
+        finally:
+            there.close()
+        assert survivors(NAP, within_s=0)
+    assert survivors(NAP) == []
+    assert mounts_below(str(folder)) == []
+    assert not folder.exists()
 
 
 def test_another_machines_leftovers_are_left_alone(address: str, image_folder: Path) -> None:

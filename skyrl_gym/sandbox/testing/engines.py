@@ -12,10 +12,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-__all__ = ["private_engine", "write_image"]
+from skyrl_gym.sandbox.processes import kill_until_gone, marked
+
+__all__ = ["mounts_below", "private_engine", "write_image"]
 
 ENGINE_START_S = 20.0
 PODMAN_CONF = """
@@ -37,15 +40,16 @@ def private_engine(name: str) -> Iterator[str]:
     if shutil.which(program) is None:
         yield f"{program} is not installed"
         return
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         address = f"{folder}/socket"
+        env = {**os.environ, "CONTAINERS_CONF": f"{folder}/containers.conf"}
         with open(f"{folder}/log", "w") as log:
             daemon = subprocess.Popen(
-                _docker(folder, address) if name == "docker" else _podman(folder, address),
+                _docker(folder, address) if name == "docker" else _podman_service(folder, address),
                 stdout=log,
                 stderr=log,
                 cwd=folder,  # conmon leaves a file there when the memory was not enough
-                env={**os.environ, "CONTAINERS_CONF": f"{folder}/containers.conf"},
+                env=env,
             )
         try:
             until = time.monotonic() + ENGINE_START_S
@@ -56,6 +60,23 @@ def private_engine(name: str) -> Iterator[str]:
         finally:
             daemon.terminate()
             daemon.wait(30)
+            if name == "podman":  # whose containers outlive its service
+                _clear_podman(folder, env)
+
+
+def _clear_podman(folder: str, env: dict[str, str]) -> None:
+    """Ends its containers and those who watch them, each of which would lay out the folder anew when it is done."""
+    subprocess.run([*_podman(folder), "rm", "--all", "--force", "--time", "0"], capture_output=True, env=env)
+    kill_until_gone(partial(marked, f"CONTAINERS_CONF={folder}/"))
+    for mounted in reversed(mounts_below(folder)):
+        subprocess.run(["umount", mounted], check=True)
+
+
+def mounts_below(folder: str) -> list[str]:
+    """Where something is mounted in a folder, in the order in which it was."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    targets = (line.split()[4].encode().decode("unicode_escape") for line in lines)  # a space is written "\040"
+    return [target for target in targets if target.startswith(f"{folder}/")]
 
 
 def _docker(folder: str, address: str) -> list[str]:
@@ -64,10 +85,14 @@ def _docker(folder: str, address: str) -> list[str]:
     return ["dockerd", *places, "--host", f"unix://{address}", *plain]
 
 
-def _podman(folder: str, address: str) -> list[str]:
+def _podman_service(folder: str, address: str) -> list[str]:
     Path(folder, "containers.conf").write_text(PODMAN_CONF)
+    return [*_podman(folder), "system", "service", "--time", "0", f"unix://{address}"]
+
+
+def _podman(folder: str) -> list[str]:
     places = ["--root", f"{folder}/root", "--runroot", f"{folder}/run", "--tmpdir", f"{folder}/tmp"]
-    return ["podman", *places, "--storage-driver", "overlay", "system", "service", "--time", "0", f"unix://{address}"]
+    return ["podman", *places, "--storage-driver", "overlay"]
 
 
 def _answers(path: str) -> bool:

@@ -16,13 +16,14 @@ import json
 import random
 import re
 import tempfile
+import time
 from collections.abc import AsyncIterator, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from skyrl_gym.envs.swe.changes import belongs_to_tests
 from skyrl_gym.envs.swe.grading import run_tests
-from skyrl_gym.envs.swe.history import Repair, repairs, split_diff
+from skyrl_gym.envs.swe.history import MAX_FILES, Repair, repairs, split_diff
 from skyrl_gym.envs.swe.index import download, find, unpack
 from skyrl_gym.envs.swe.inject import Mutation, mutations
 from skyrl_gym.envs.swe.origins import DATA, Origin, Testing, sdist_fields, shipped, shipped_packages
@@ -36,6 +37,9 @@ __all__ = ["candidates", "generate_tasks", "inject_bugs", "make_task", "mine_rep
 MAX_BROKEN = 0.5  # a bug that fails more of the tests is too plain
 # Those that the shipped tasks are made with: others would change what a seed draws.
 SHIPPED_KINDS = ("comparison", "arithmetic", "boolean", "constant", "guard", "condition", "arguments", "returned")
+# A bug may make tests hang: they have this many times as long as without it.
+SLOWER = 20.0
+LEAST_S = 20.0
 MAX_SOURCES = 40  # files that bugs are put into, drawn by the seed
 
 
@@ -55,11 +59,13 @@ def candidates(origin: Origin, seed: int, kinds: Container[str] | None = None) -
     return found
 
 
-async def make_task(origin: Origin, file: str, mutation: Mutation) -> dict[str, Any] | None:
-    """A row in SWE-bench's schema, or None when no test notices the bug, or too many do."""
+async def make_task(
+    origin: Origin, file: str, mutation: Mutation, timeout_s: float | None = None
+) -> dict[str, Any] | None:
+    """A row in SWE-bench's schema, or None when no test notices the bug, too many do, or they don't end in time."""
     source = (origin.tree / file).read_bytes().decode()
     row = _row(origin, file, source, mutation)
-    report = await run_tests(origin.right(), {file: mutation.apply(source).encode()})
+    report = await run_tests(origin.right(), {file: mutation.apply(source).encode()}, timeout_s)
     if not report.intact or uses_up_memory(report):
         return None
     failed = sorted(name for name, outcome in report.outcomes.items() if outcome == "failed")
@@ -74,13 +80,17 @@ async def inject_bugs(origin: Origin, count: int, seed: int, repeats: int = REPE
     """Up to `count` sound tasks of bugs that are put into a tree, and the unsound ones on the way.
 
     The same seed gives the same tasks.
+
+    Raises:
+        TaskError: tests do not pass without a bug either, or notice none.
     """
+    limit = max(LEAST_S, SLOWER * await _seconds_of_tests(origin))
     used: set[tuple[str, str, str]] = set()
     for file, function, mutation in candidates(origin, seed):
         key = (file, function, mutation.kind)
         if key in used:
             continue
-        row = await make_task(origin, file, mutation)
+        row = await make_task(origin, file, mutation, limit)
         if row is None:
             continue
         used.add(key)
@@ -89,16 +99,35 @@ async def inject_bugs(origin: Origin, count: int, seed: int, repeats: int = REPE
         count -= found.sound
         if count <= 0:
             return
+    if not used:
+        raise TaskError(f"the tests of {origin.name} notice none of the bugs that can be put into it")
+
+
+async def _seconds_of_tests(origin: Origin) -> float:
+    """How long the tests of right code take."""
+    began = time.monotonic()
+    report = await run_tests(origin.right(), {})
+    if not report.intact or "passed" not in report.outcomes.values():
+        said = " ".join(next((text for text in report.messages.values() if text), "there are none").split())
+        raise TaskError(f"no test of {origin.name} passes as it is; are its requirements named? {said[-300:]}")
+    return time.monotonic() - began
 
 
 async def mine_repairs(origin: Origin, count: int, repeats: int = REPEATS) -> AsyncIterator[Vetted]:
-    """Up to `count` sound tasks of a history's repairs, the newest first, and the unsound ones on the way."""
+    """Up to `count` sound tasks of a history's repairs, the newest first, and the unsound ones on the way.
+
+    Raises:
+        TaskError: the history has no repair.
+    """
+    repair = None
     for repair in repairs(str(origin.fields["git_url"])):
         found = await _vetted(_mined_row(origin, repair), origin.name, repeats, hidden=True)
         yield found
         count -= found.sound
         if count <= 0:
             return
+    if repair is None:
+        raise TaskError(f"no commit of {origin.name} changes code of Python and tests of it, {MAX_FILES} files at most")
 
 
 async def repair_between(package: str, base: str, fixed: str, testing: Testing, repeats: int = REPEATS) -> Vetted:

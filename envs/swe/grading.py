@@ -31,8 +31,14 @@ _PASSED = frozenset({"passed", "xfailed"})
 _KEPT = frozenset({"passed", "xfailed", "skipped"})
 
 
-async def run_tests(instance: Instance, changes: Changes) -> TestReport:
+async def run_tests(instance: Instance, changes: Changes, timeout_s: float | None = None) -> TestReport:
     """The report of the task's tests on what it starts from, with those of the changes that count.
+
+    Args:
+        instance: the task.
+        changes: what the agent has changed.
+        timeout_s: seconds for the tests, of a repository that is in no image; by default `SHIPPED_TESTS_S` for a
+            package that ships with the suite, `TESTS_S` for others.
 
     Raises:
         GradeError: the tests could not even be begun.
@@ -46,7 +52,8 @@ async def run_tests(instance: Instance, changes: Changes) -> TestReport:
     order = Order.of(instance, REPOSITORY, needed.paths)
     with scratch_folder() as scratch:
         tree = await asyncio.to_thread(_tree_to_test, instance, changes, scratch, order.canary)
-        report = await _run(instance, tree, needed, order)
+        limit = SHIPPED_TESTS_S if instance.is_shipped else TESTS_S
+        report = await _run(tree, needed, order, timeout_s or limit)
     return replace(report, patch=await asyncio.to_thread(_patch, instance, changes))
 
 
@@ -125,13 +132,13 @@ def _patch(instance: Instance, changes: Changes) -> str:
     return diff(held_in(base_tree(instance), changes), changes)
 
 
-async def _run(instance: Instance, tree: Path, needed: Runtime, order: Order) -> TestReport:
+async def _run(tree: Path, needed: Runtime, order: Order, timeout_s: float) -> TestReport:
     spec = SandboxSpec(mounts=(Mount(str(tree), REPOSITORY), *needed.mounts), workdir=REPOSITORY, env=PYTHON_ENV)
     async with await open_sandbox(spec) as box:
         result = await box.exec(
             # Begun elsewhere: Python looks for modules in the folder where it is begun.
             ["sh", "-c", 'cd / && exec "$@"', "sh", needed.python, "-s", "-S", "-c", program()],
-            timeout_s=SHIPPED_TESTS_S if instance.is_shipped else TESTS_S,
+            timeout_s=timeout_s,
             stdin=order.stdin,
             max_bytes=MAX_OUTPUT,
         )

@@ -13,7 +13,7 @@ from skyrl_gym.envs.swe.patches import run_git
 from skyrl_gym.envs.swe.store import cached, digest
 from skyrl_gym.errors import SetupError
 
-__all__ = ["Repair", "export", "head", "repairs", "split_diff"]
+__all__ = ["MAX_FILES", "Repair", "export", "head", "repairs", "split_diff"]
 
 MAX_FILES = 5
 """A commit that changes more files of Python is no single repair."""

@@ -11,7 +11,7 @@ from skyrl_gym.envs.swe.grading import run_tests
 from skyrl_gym.envs.swe.instance import read_instance
 from skyrl_gym.envs.swe.report import TestReport
 from skyrl_gym.envs.swe.solve import gold_changes
-from skyrl_gym.envs.swe.statements import statement
+from skyrl_gym.envs.swe.statements import source_of, statement
 from skyrl_gym.tasks import Task
 
 __all__ = ["REPEATS", "Vetted", "uses_up_memory", "vet"]
@@ -49,27 +49,32 @@ async def vet(row: Mapping[str, Any], name: str, repeats: int = REPEATS, *, hidd
     """
     instance = read_instance(Task.from_row({**row, "FAIL_TO_PASS": ["unknown"], "PASS_TO_PASS": []}))
     repair = await asyncio.to_thread(gold_changes, instance)
-    gold: list[TestReport] = []
-    nothing: list[TestReport] = []
-    for _ in range(repeats):
-        gold.append(await run_tests(instance, repair))
-        nothing.append(await run_tests(instance, {}))
-    if reason := _broken("with the repair", gold) or _broken("without the repair", nothing):
+    runs: dict[str, list[TestReport]] = {"with the repair": [], "without the repair": []}
+    for when in list(runs) * repeats:
+        report = await run_tests(instance, repair if when == "with the repair" else {})
+        if reason := _ended_early(when, report):
+            return Vetted(row, reason)
+        runs[when].append(report)
+    if reason := next(filter(None, map(_flaky, runs, runs.values())), ""):
         return Vetted(row, reason)
-    fail, kept = _told_apart(gold[0], nothing[0])
+    gold, nothing = (reports[0] for reports in runs.values())
+    fail, kept = _told_apart(gold, nothing)
     if not fail:
         return Vetted(row, "no test fails without the repair and passes with it")
     if not kept:
         return Vetted(row, "no test passes both with the repair and without")
-    text = statement(name, fail, nothing[0], str(row["patch"]), hidden=hidden)
+    example = await asyncio.to_thread(source_of, instance, fail[0]) if hidden else ""
+    text = statement(name, fail, nothing, str(row["patch"]), example, hidden=hidden)
     return Vetted({**row, "problem_statement": text, "FAIL_TO_PASS": fail, "PASS_TO_PASS": kept})
 
 
-def _broken(when: str, reports: Sequence[TestReport]) -> str:
-    if ended := next((report for report in reports if not report.intact), None):
-        return f"the tests did not run to their end {when}: {ended.messages.get('', '')[-200:]}".rstrip(": ")
-    if any(uses_up_memory(report) for report in reports):
-        return f"tests use up the memory {when}"
+def _ended_early(when: str, report: TestReport) -> str:
+    if not report.intact:
+        return f"the tests did not run to their end {when}: {report.messages.get('', '')[-200:]}".rstrip(": ")
+    return f"tests use up the memory {when}" if uses_up_memory(report) else ""
+
+
+def _flaky(when: str, reports: Sequence[TestReport]) -> str:
     names = {name for report in reports for name in report.outcomes}
     flaky = sorted(name for name in names if len({report.outcomes.get(name) for report in reports}) > 1)
     more = ", ..." if len(flaky) > MAX_NAMED else ""

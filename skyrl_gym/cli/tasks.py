@@ -52,7 +52,9 @@ def make_swe(
     testing = Testing(tests or (), python_path, requirement or ())
     if out.suffix != ".jsonl":
         raise ConfigError(f"--out names a .jsonl file; got {out}")
-    asyncio.run(_write(_made(source, by, count, seed, testing), out))
+    pair = _PACKAGE.fullmatch(source)
+    wanted = 1 if pair and pair[3] else count
+    asyncio.run(_write(_made(source, by, count, seed, testing), out, wanted))
 
 
 async def _made(source: str, by: str, count: int, seed: int, testing: Testing) -> AsyncIterator[Vetted]:
@@ -74,7 +76,7 @@ async def _made(source: str, by: str, count: int, seed: int, testing: Testing) -
         yield vetted
 
 
-async def _write(made: AsyncIterator[Vetted], out: Path) -> None:
+async def _write(made: AsyncIterator[Vetted], out: Path, wanted: int) -> None:
     paths = {True: out, False: out.with_suffix(".quarantine.jsonl")}
     counts = {True: 0, False: 0}
     with ExitStack() as stack:
@@ -92,6 +94,7 @@ async def _write(made: AsyncIterator[Vetted], out: Path) -> None:
     if files and not counts[False]:
         paths[False].unlink()
     aside = f", {counts[False]} in {paths[False]}" if counts[False] else ""
-    typer.echo(f"{counts[True]} tasks in {out}{aside}")
+    made_all = "" if counts[True] >= wanted else f"; {wanted} wanted, and no more to be had"
+    typer.echo(f"{counts[True]} {'task' if counts[True] == 1 else 'tasks'} in {out}{aside}{made_all}")
     if not counts[True]:
         raise typer.Exit(1)

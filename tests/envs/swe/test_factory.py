@@ -14,15 +14,16 @@ from typer.testing import CliRunner
 
 from skyrl_gym import Task, ToolCall
 from skyrl_gym.cli.app import app
-from skyrl_gym.envs.swe.factory import inject_bugs, mine_repairs
+from skyrl_gym.envs.swe import factory
+from skyrl_gym.envs.swe.factory import candidates, inject_bugs, mine_repairs
 from skyrl_gym.envs.swe.history import export, repairs, split_diff
 from skyrl_gym.envs.swe.instance import Commit
 from skyrl_gym.envs.swe.origins import Testing, git_origin
 from skyrl_gym.envs.swe.report import TestReport
 from skyrl_gym.envs.swe.solve import gold_actions
-from skyrl_gym.envs.swe.statements import statement
+from skyrl_gym.envs.swe.statements import source_of, statement
 from skyrl_gym.envs.swe.vetting import Vetted
-from skyrl_gym.errors import ConfigError, SetupError
+from skyrl_gym.errors import ConfigError, SetupError, TaskError
 
 CODE = (
     "def clamp(x, low, high):\n    if x < low:\n        return low\n    if x > high:\n        return high\n"
@@ -110,6 +111,7 @@ def test_a_repair_is_mined_with_its_tests_kept_from_the_agent(repository: Reposi
     )
     assert "tests that are not in the repository yet" in row["problem_statement"]
     assert "assert 2 == 3" in row["problem_statement"] and "x // 2" not in row["problem_statement"]
+    assert "It is:\n\n    def test_half():\n        assert half(6) == 3" in row["problem_statement"]
     task = Task.from_row(row)
     env.reset(options={"task": task})
     places = "/work /opt /tmp /var /home /root /etc /srv"
@@ -194,6 +196,71 @@ def test_a_statement_leaves_out_lines_of_the_repair_and_names_missing_tests_by_t
     assert many.endswith("5 more tests fail.\n") and "no message" in many
 
 
+def test_a_statement_shows_the_code_of_one_test_that_the_agent_does_not_have() -> None:
+    code = "def test_a():\n    y = 1\n    z = half(offset) + 1 // 2\n    assert y == z\n"
+    patch = "+    z = half(offset) + 1 // 2\n"
+    text = statement("moon", ["t.py::test_a", "t.py::b"], TestReport(True), patch, code, hidden=True)
+    assert "It is:\n\n    def test_a():\n        y = 1\n        assert y == z\n\n`t.py::b` fails:" in text
+    assert "It is" not in statement("moon", ["t.py::test_a"], TestReport(True), patch)
+
+
+def test_a_tests_code_is_found_by_its_name_with_its_decorators_unless_it_is_long(repository: Repository) -> None:
+    method = (
+        "import pytest\n\nclass TestHalf:\n    @pytest.mark.parametrize('x', [6, 8])\n"
+        "    def test_it(self, x):\n        assert half(x)\n"
+    )
+    long = "def test_long():\n" + "    assert half(6)\n" * 60
+    commit = repository.commit("More", tests__test_more_py=f"# d\xe9j\xe0\r\n{method}\n{long}")
+    origin = git_origin(str(repository.folder), Testing())
+    assert origin.fields["base_commit"] == commit
+    expected = "@pytest.mark.parametrize('x', [6, 8])\ndef test_it(self, x):\n    assert half(x)"
+    assert source_of(origin.right(), "tests/test_more.py::TestHalf::test_it[6]") == expected
+    for name in (
+        "test_more.py::test_long",
+        "test_more.py::test_no",
+        "no.py::test_a",
+        "test_more.py",
+        "test_more.py::T::a",
+    ):
+        assert source_of(origin.right(), f"tests/{name}") == ""
+
+
+def test_bugs_that_make_tests_hang_do_not_hold_up_the_others(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = "def count(n):\n    x = 0\n    while x < n:\n        x += 1\n    return x\n"
+    test = "from moon import count\n\n\ndef test_count():\n    assert count(3) == 3\n\n\ndef test_none():\n    pass\n"
+    repository.git("rm", "-q", "-r", "tests")
+    repository.commit("Count", moon_py=count, tests__test_count_py=test)
+    monkeypatch.setattr(factory, "SLOWER", 3.0)
+    monkeypatch.setattr(factory, "LEAST_S", 3.0)
+    origin = git_origin(str(repository.folder), Testing())
+
+    async def rows() -> list[Vetted]:
+        return [found async for found in inject_bugs(origin, 99, seed=0, repeats=1)]
+
+    hanging = next(mutation for file, _, mutation in candidates(origin, 0) if mutation.replacement == "0")
+    assert "x += 0" in hanging.apply(count)
+    found = asyncio.run(asyncio.wait_for(rows(), 250))  # one that hangs has 300 s else
+    assert found and all(vetted.sound and "-        x += 0\n" not in vetted.row["patch"] for vetted in found)
+
+
+def test_a_repository_whose_tests_do_not_run_or_see_nothing_says_so(repository: Repository) -> None:
+    folder = str(repository.folder)
+    nothing = "def test_nothing():\n    pass\n"
+    repository.git("rm", "-q", "-r", "tests")
+    repository.commit("Blind", tests__test_nothing_py=nothing)
+    with pytest.raises(TaskError, match="the tests of moon notice none of the bugs"):
+        collect(inject_bugs(git_origin(folder, Testing()), 1, seed=0, repeats=1))
+    repository.commit("Wanting", tests__test_nothing_py=f"import nowhere\n\n\n{nothing}")
+    with pytest.raises(TaskError, match=r"no test of moon passes as it is; .*No module named 'nowhere'"):
+        collect(inject_bugs(git_origin(folder, Testing()), 1, seed=0, repeats=1))
+    repository.git("checkout", "-q", "--orphan", "young")
+    repository.commit("First again")
+    with pytest.raises(TaskError, match=r"no commit of moon changes code of Python and tests of it, 5 files at most"):
+        collect(mine_repairs(git_origin(folder, Testing()), 1))
+
+
 def test_where_tests_are_is_guessed_or_named(repository: Repository) -> None:
     folder = str(repository.folder)
     assert git_origin(folder, Testing()).fields["test_files"] == ["tests"]
@@ -209,11 +276,31 @@ def test_the_command_writes_tasks_and_what_can_not_be_used_beside_them(repositor
     words = ["tasks", "make-swe", str(repository.folder), "--by", "mine", "--out", str(out)]
     ran = CliRunner().invoke(app, words)
     assert ran.exit_code == 0, ran.output
-    assert f"1 tasks in {out}, 1 in {out.with_suffix('.quarantine.jsonl')}" in ran.stdout
+    kept = f"1 task in {out}, 1 in {out.with_suffix('.quarantine.jsonl')}; 20 wanted, and no more to be had\n"
+    assert ran.stdout == kept
     (row,) = map(json.loads, out.read_text().splitlines())
     (bad,) = map(json.loads, out.with_suffix(".quarantine.jsonl").read_text().splitlines())
     assert row["instance_id"].startswith("moon__") and row["patch"] and row["test_patch"]
     assert bad["reason"] == "no test fails without the repair and passes with it"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_the_command_made_of_bugs_is_the_same_each_time_and_no_cheat_passes_it(
+    repository: Repository, tmp_path: Path
+) -> None:
+    made = []
+    for name in ("a.jsonl", "b.jsonl"):
+        words = ["tasks", "make-swe", str(repository.folder), "--count", "2", "--seed", "5", "--out"]
+        ran = CliRunner().invoke(app, [*words, str(tmp_path / name)])
+        assert ran.exit_code == 0, ran.output
+        made.append((tmp_path / name).read_bytes())
+    assert made[0] == made[1]
+    published = {"instance_id", "repo", "base_commit", "patch", "test_patch", "problem_statement"}
+    for row in map(json.loads, made[0].splitlines()):
+        assert published | {"FAIL_TO_PASS", "PASS_TO_PASS"} <= row.keys()
+    ran = CliRunner().invoke(app, ["validate", "skyrl/swe-v0", "--set", f"tasks={tmp_path / 'a.jsonl'}"])
+    assert ran.exit_code == 0, ran.output
 
 
 @pytest.mark.parametrize(

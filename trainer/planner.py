@@ -80,7 +80,8 @@ def _model_config(recipe: Recipe) -> Any:
     try:
         return AutoConfig.from_pretrained(str(resolve_model(recipe.model)))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"can't read the configuration of {recipe.model}: {str(error).splitlines()[0]}") from error
+        told = f"can't read the configuration of {recipe.model}: {str(error).splitlines()[0]}"
+        raise ConfigError(f"{told} A folder with its config.json does without the hub: --model FOLDER") from error
 
 
 def _count(recipe: Recipe, config: Any) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from skyrl_gym.errors import ConfigError
 from skyrl_gym.trainer.planner import GB, make_plan
 from skyrl_gym.trainer.recipe import load_recipe
 
@@ -89,6 +90,11 @@ def test_what_cannot_fit_is_refused_with_the_reason(plan: Any, file: str, settin
 
     found, _ = plan(file, **settings)
     assert any(re.search(says, fault) for fault in found.faults), found.faults
+
+
+def test_a_model_that_cannot_be_read_is_told_with_the_way_without_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"configuration of {tmp_path}: .+ config.json .+ --model FOLDER"):
+        make_plan(load_recipe(RECIPES / "quickstart.yaml", {"model": str(tmp_path)}))
 
 
 def test_more_devices_and_checkpointing_never_need_more_memory(plan: Any) -> None:

@@ -64,7 +64,7 @@ def replace_text(data: bytes, old: str, new: str) -> bytes:
         wanted = _encoded(form_old, encoding)
         count = data.count(wanted) if wanted else 0
         if count > 1:
-            lines = ", ".join(map(str, _line_numbers(data, wanted)[:10]))
+            lines = ", ".join(map(str, dict.fromkeys(_line_numbers(data, wanted)[:10])))
             raise ToolError(f"old_str stands in {count} places (lines {lines}); add lines around it to make it unique.")
         if count == 1:
             replacement = _encoded(form_new, encoding)

@@ -17,15 +17,19 @@ __all__ = ["SYNTAX_WARNING", "FileEditor"]
 COMMAND_S = 30.0
 SYNTAX_WARNING = "Warning: the file does not parse after this edit:"
 MAX_LISTING = 16_384
+# The first of a file's folders that is not there yet: whatever is below it is made with the file.
+_MISSING = 'while [ ! -d "${1%/*}/" ]; do set -- "${1%/*}"; [ -e "$1" ] || made=$1; done; printf %s "$made"'
+_REMOVE = 'rm -- "$1" && if [ -n "$2" ]; then cd / && find "$2" -depth -type d -empty -delete; fi'
 
 
 @dataclass(frozen=True)
 class _Change:
-    """`before` is None for a file that was created."""
+    """`before` is None for a file that was created, and `folder` the topmost folder that was made for it."""
 
     path: str
     before: bytes | None
     after: bytes
+    folder: str = ""
 
 
 class FileEditor:
@@ -61,7 +65,10 @@ class FileEditor:
         if await self._read_or_none(path) is not None:
             raise ToolError(f"{path} is there already; use str_replace to change it.")
         data = encode_text(text)
-        await self._write(path, None, data)
+        place = self._absolute(path)
+        missing = await self._box.exec(["sh", "-c", _MISSING, "sh", place], timeout_s=COMMAND_S)
+        await self._put(path, data)
+        self._changes.append(_Change(place, None, data, missing.text))
         return f"Created {path}.{await self._syntax_warning(path, None, data)}"
 
     async def replace(self, path: str, old: str, new: str) -> str:
@@ -81,7 +88,10 @@ class FileEditor:
         if await self._read_or_none(path) != change.after:
             raise ToolError(f"{path} has been changed by something else since; taking the edit back would lose that.")
         if change.before is None:
-            await self._box.exec(["rm", "-f", "--", place], timeout_s=COMMAND_S)
+            removal = ["sh", "-c", _REMOVE, "sh", place, change.folder]
+            removed = await self._box.exec(removal, timeout_s=COMMAND_S)
+            if removed.code != 0:
+                raise ToolError(f"{path} can't be removed: {removed.text.strip()}")
         else:
             await self._put(path, change.before)
         self._changes.remove(change)
@@ -94,7 +104,8 @@ class FileEditor:
         after = await asyncio.to_thread(change, before)
         at = first_difference(before, after)
         shown = view_text(after, max(1, at - 3), at + 8) if after else "The file is empty."
-        await self._write(path, before, after)
+        await self._put(path, after)
+        self._changes.append(_Change(self._absolute(path), before, after))
         return f"Changed {path}:\n{shown}{await self._syntax_warning(path, before, after)}"
 
     async def _list(self, path: str) -> str:
@@ -120,13 +131,11 @@ class FileEditor:
         except SandboxError as error:  # a file too large to be edited is no failure of the machinery
             raise ToolError(f"{error}; use bash.") from None
 
-    async def _write(self, path: str, before: bytes | None, after: bytes) -> None:
-        await self._put(path, after)
-        self._changes.append(_Change(self._absolute(path), before, after))
-
     async def _put(self, path: str, data: bytes) -> None:
         try:
             await self._box.write(self._absolute(path), data)
+        except FileNotFoundError:  # missing folders are made
+            raise ToolError(f"{path} can't be written: it, or a folder that it is in, is read-only.") from None
         except OSError as error:
             raise ToolError(f"{error}.") from None
 

@@ -115,6 +115,56 @@ def test_the_editor_in_the_sandbox(env: Any) -> None:
     assert "no such file" in edit("view", "nowhere").lower()
 
 
+def test_undo_leaves_the_repository_as_it_was(env: Any) -> None:
+    """The published editor's undo of create leaves an empty file."""
+    env.reset(options={"task": 0})
+    look = bash(
+        "find . -path ./.git -prune -o -printf '%p %y %m %l\\n' | sort; cat run.sh empty | od -c; git status --short"
+    )
+
+    def edit(command: str, path: str, **arguments: Any) -> str:
+        return last(env, ToolCall("edit", {"command": command, "path": path, **arguments}))
+
+    script = "printf '#!/bin/sh\\r\\n\\techo 1' > run.sh; chmod 750 run.sh; ln -s run.sh link"
+    last(env, bash(f"{script}; mkdir -p old/empty; touch empty"))
+    before = last(env, look)
+    for path in ("new.py", "old/new.py", "old/empty/new.py", "a/b/c.py", "a b/'c'.py", "/work/a/../d/-e"):
+        assert edit("create", path, file_text="x = 1\n").startswith("Created")
+        assert edit("undo", path).startswith("Removed")
+        assert last(env, look) == before, path
+    for path in ("run.sh", "link"):
+        assert edit("str_replace", path, old_str="echo 1", new_str="echo 2").startswith("Changed")
+        assert "750" in last(env, bash("stat -c %a run.sh")) and last(env, bash("readlink link")) == "run.sh"
+        assert edit("undo", path).startswith("Took back")
+    assert edit("insert", "empty", insert_line=0, new_str="x").startswith("Changed")
+    edit("undo", "empty")
+    assert last(env, look) == before
+    edit("create", "a/b/c.py", file_text="x = 1\n")
+    last(env, bash("touch a/other"))
+    edit("undo", "a/b/c.py")
+    assert last(env, bash("find a")) == "a\na/other"
+
+
+def test_what_can_not_be_written_is_not_said_to_be_missing(env: Any) -> None:
+    env.reset(options={"task": 0})
+    last(env, bash("mkdir shut; echo 1 > shut/f; chmod 444 shut/f; chmod 555 shut; mkdir locked"))
+
+    def edit(command: str, path: str, **arguments: Any) -> str:
+        return last(env, ToolCall("edit", {"command": command, "path": path, **arguments}))
+
+    assert "shut/f can't be written: it, or a folder that it is in, is read-only." in edit(
+        "str_replace", "shut/f", old_str="1", new_str="2"
+    )
+    for path in ("shut/new", "/usr/new"):
+        assert "can't be written" in edit("create", path, file_text="x")
+    assert "Permission denied" in edit("create", "shut/a/b", file_text="x")
+    edit("create", "locked/f", file_text="x")
+    last(env, bash("chmod 555 locked"))
+    assert "locked/f can't be removed" in edit("undo", "locked/f")
+    last(env, bash("chmod 755 locked"))
+    assert edit("undo", "locked/f") == "Removed locked/f again."
+
+
 def test_a_task_past_its_turns_is_graded(env: Any) -> None:
     short = SweEnv(max_turns=1)
     short.reset(options={"task": 0})

@@ -11,10 +11,11 @@ Not promised: a command can imitate the end marker of its own run. Nothing that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from skyrl_gym.errors import SandboxLost
 from skyrl_gym.sandbox.base import ExecResult, ExecStatus
@@ -23,10 +24,8 @@ from skyrl_gym.sandbox.running import Pipes, uninterrupted
 
 __all__ = ["DRIVER_ENV", "SHELL_COMMAND", "PipeShell", "RestartingShell"]
 
-# "+" marks the beginning of a command, its exit status the end.
 _DRIVER = r"""
 while IFS= read -r -d '' -u 200 __n && IFS= read -r -d '' -u 200 __c; do
-  printf '\001%s +\001' "$__n" >&201
   eval "$__c" </dev/null >&201 2>&201 200<&- 201>&-
   printf '\001%s %d\001' "$__n" "$?" >&201
 done
@@ -54,6 +53,10 @@ GRACE_S = 1.0
 REPLACEMENTS = 3
 REPLACE_S = 10.0  # to answer to `true`
 OUTPUT_LIMIT = 64 * 1_048_576
+
+
+class _Flooded(Exception):
+    """A command has printed more than any is let print."""
 
 
 class _End(NamedTuple):
@@ -85,27 +88,27 @@ class PipeShell:
         self._marks = MarkedStream(pipes.stdout.read)
         self._sweep = sweep
         self._secret = secrets.token_hex(8)
-        self._greeted = False
+        self._greeting = f"{self._secret}\0"
 
     async def run(self, command: str, *, timeout_s: float, max_bytes: int) -> ExecResult:
         """Runs one command line; see `Shell.run`. When it is cancelled or sets `lost`, the shell is to be ended."""
         began = time.monotonic()
         output = CappedOutput(max_bytes)
-        flooded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        reading = asyncio.create_task(self._converse(command, output, flooded))
+        talk = _Talk(self._marks, self._secret, output, self._send)
         status: ExecStatus = "ok"
         try:
-            either: set[asyncio.Future[Any]] = {reading, flooded}
-            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                status = "output_limit" if flooded.done() else "timeout"
-                await self._kill_command(reading)
-            end = await reading
+            try:
+                async with asyncio.timeout(timeout_s) as clock:
+                    await self._send(talk.nonce, command)
+                    end = await talk.end()
+            except (_Flooded, TimeoutError) as error:
+                if isinstance(error, TimeoutError) and not clock.expired():
+                    raise
+                status = "timeout" if isinstance(error, TimeoutError) else "output_limit"
+                end = await self._kill_command(talk)
         except SandboxLost:
             self.lost = True
             end = _End(None, shell_exited=True, restarted=True)
-        finally:
-            reading.cancel()
         code = None if status == "timeout" else end.code
         if end.shell_exited and status == "ok":
             status = "shell_exited"
@@ -113,47 +116,69 @@ class PipeShell:
             output.value(), code, status, time.monotonic() - began, output.dropped, restarted=end.restarted
         )
 
-    async def _converse(self, command: str, output: CappedOutput, flooded: asyncio.Future[None]) -> _End:
-        nonce = secrets.token_hex(8)
-        await self._send(nonce, command)
-        return await self._read(nonce, output, flooded)
-
     async def _send(self, nonce: str, command: str) -> None:
-        data = f"{nonce}\0{command.replace(chr(0), '')}\0".encode(errors="replace")
-        if not self._greeted:
-            data = f"{self._secret}\0".encode() + data
-            self._greeted = True
+        data = f"{self._greeting}{nonce}\0{command.replace(chr(0), '')}\0".encode(errors="replace")
+        self._greeting = ""
         try:
             self._stdin.write(data)
             await self._stdin.drain()
         except (BrokenPipeError, ConnectionResetError) as error:
             raise SandboxLost("the sandbox's shell is gone") from error
 
-    async def _read(self, nonce: str, output: CappedOutput, flooded: asyncio.Future[None]) -> _End:
-        """Reads up to the command's end marker; past the output limit it goes on, only counting."""
-
-        def watch() -> None:
-            if output.total > OUTPUT_LIMIT and not flooded.done():
-                flooded.set_result(None)
-
-        began = restarted = False
-        while mark := await self._marks.until({nonce, self._secret}, output, told=watch):
-            exited = mark.nonce == self._secret
-            restarted = restarted or exited
-            if mark.word == "+":
-                began = True
-            elif began:  # else it tells of a driver that died before this command came
-                return _End(int(mark.word), exited, restarted)
-        raise SandboxLost("the shell's supervisor is gone")
-
-    async def _kill_command(self, reading: asyncio.Task[_End]) -> None:
+    async def _kill_command(self, talk: _Talk) -> _End:
         """First the command's processes; then, if the shell itself is stuck in a loop of builtins, that too."""
         for spare_driver in (True, False):
             await self._sweep(spare_driver)
-            await asyncio.wait({reading}, timeout=GRACE_S)
-            if reading.done():
-                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_S):
+                    return await talk.end()
         raise SandboxLost("the sandbox's shell did not come back after its command was killed")
+
+
+class _Talk:
+    """What is heard of one command, up to its end.
+
+    A driver that dies is told of by the supervisor, with the secret for a nonce. Whether it had taken up the command
+    before, the next driver tells: it is sent a probe behind it, and either answers both or the probe alone.
+    """
+
+    def __init__(
+        self, marks: MarkedStream, secret: str, output: CappedOutput, send: Callable[[str, str], Awaitable[None]]
+    ) -> None:
+        self.nonce = secrets.token_hex(8)
+        self._marks = marks
+        self._secret = secret
+        self._output = output
+        self._send = send
+        self._flooded = False
+        self._code: int | None = None
+        self._driver_code: int | None = None
+        self._probe = ""
+
+    async def end(self) -> _End:
+        """Reads up to the command's end; to be called anew when it was cancelled or raised `_Flooded`, which it does
+        once.
+        """
+        while mark := await self._marks.until({self.nonce, self._secret, self._probe}, self._output, told=self._watch):
+            if mark.nonce == self._secret:
+                self._driver_code = int(mark.word)
+                await self._send_probe()
+            elif mark.nonce == self.nonce:
+                self._code = int(mark.word)
+            if mark.nonce == (self._probe or self.nonce):
+                exited = self._code is None
+                return _End(self._driver_code if exited else self._code, exited, restarted=bool(self._probe))
+        raise SandboxLost("the shell's supervisor is gone")
+
+    async def _send_probe(self) -> None:
+        if not self._probe:
+            self._probe = secrets.token_hex(8)
+            await self._send(self._probe, ":")
+
+    def _watch(self) -> None:
+        if self._output.total > OUTPUT_LIMIT and not self._flooded:
+            self._flooded = True
+            raise _Flooded
 
 
 class RestartingShell:
@@ -178,7 +203,6 @@ class RestartingShell:
     async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
         """Runs one command line; see `Shell.run`."""
         async with self._lock:
-            self._check()
             shell = await self._started()
             try:
                 result = await shell.run(command, timeout_s=timeout_s, max_bytes=max_bytes)

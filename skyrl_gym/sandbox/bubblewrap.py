@@ -19,9 +19,9 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
@@ -30,16 +30,19 @@ from skyrl_gym.sandbox import backend, idmapped, namespaces, seccomp
 from skyrl_gym.sandbox.backend import SandboxBackend, fits
 from skyrl_gym.sandbox.base import ExecResult, ExecStatus, Mount, SandboxSpec, Snapshot
 from skyrl_gym.sandbox.children import Child, spawn
+from skyrl_gym.sandbox.enclosed import Entered, Place, Placed
 from skyrl_gym.sandbox.ledger import Entry, Ledger
 from skyrl_gym.sandbox.namespaces import ENVIRONMENT
 from skyrl_gym.sandbox.output import CappedOutput
-from skyrl_gym.sandbox.processes import alive, children_of, inner_ids, kill, kill_below, kill_tree, tree_of
-from skyrl_gym.sandbox.running import ChildProcess, Running, in_memory, pipe, reap, uninterrupted
-from skyrl_gym.sandbox.sessions import SESSION_COMMAND, Session
+from skyrl_gym.sandbox.processes import alive, kill, kill_tree
+from skyrl_gym.sandbox.running import Running, in_memory, pipe, reap, uninterrupted
+from skyrl_gym.sandbox.sessions import SESSION_COMMAND, SESSION_ENV, Session
 from skyrl_gym.sandbox.snapshots import FileSnapshot
 from skyrl_gym.sandbox.status import bubblewrap_limits, bubblewrap_problem, can_overlay
 
 __all__ = ["BubblewrapSandbox", "readable_by_sandbox"]
+
+PLACES = 2  # for the shell, and for what reads and writes files
 
 
 def readable_by_sandbox(path: Path) -> bool:
@@ -58,6 +61,30 @@ class _Holder:
 
     process: Child
     init: int | None = None
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ask(self, request: str) -> list[str]:
+        """The lines that it answers.
+
+        Raises:
+            SandboxLost: it has ended.
+        """
+        async with self.asking:
+            self.process.stdin.write(f"{request}\0".encode())
+            return await self.heard()
+
+    async def heard(self) -> list[str]:
+        """The lines that it says before it is ready for a request.
+
+        Raises:
+            SandboxLost: it has ended.
+        """
+        lines: list[str] = []
+        while line := await self.process.stdout.readline():
+            lines.append(line.decode(errors="replace").strip())
+            if lines[-1] == "ready":
+                return lines[:-1]
+        raise SandboxLost("; ".join(lines[-3:]) or "bubblewrap ended without a word")
 
 
 class BubblewrapSandbox(SandboxBackend):
@@ -75,6 +102,7 @@ class BubblewrapSandbox(SandboxBackend):
     def __init__(self, spec: SandboxSpec, ledger: Ledger) -> None:
         super().__init__(spec, ledger)
         self._file_lock = asyncio.Lock()
+        self._places: list[Place] = []  # for commands that the holder can be asked to start
 
     async def _build(self, entry: Entry, snapshot: Snapshot | None) -> None:
         for name in namespaces.PACKAGES:
@@ -83,15 +111,13 @@ class BubblewrapSandbox(SandboxBackend):
         private = {number for number, mount in enumerate(mounts) if mount.mode == "private"}
         shown = _shown(mounts)
         await self._start_holder(entry, shown)
-        await self._heard("here")
         saved = snapshot if isinstance(snapshot, FileSnapshot) else None
         if saved is not None:
             await asyncio.to_thread(
                 saved.put, [*self._enter(), *namespaces.unpack()], ENVIRONMENT, started=entry.pids.add
             )
         wanted = private if saved is None else saved.overlaid
-        await self._tell(await asyncio.to_thread(self._lower, wanted, wanted & shown.keys()) if wanted else ())
-        self._overlaid = frozenset(map(int, await self._heard("ready")))
+        self._overlaid = await self._overlay(wanted, shown.keys()) if wanted else frozenset()
         if saved is not None and self._overlaid != saved.overlaid:
             raise SandboxError("folders that were overlaid when the snapshot was taken can't be overlaid now")
         for number in private - self._overlaid if saved is None else ():
@@ -111,26 +137,41 @@ class BubblewrapSandbox(SandboxBackend):
             self._check_open()  # it died meanwhile
             raise
 
-    def _lower(self, wanted: Collection[int], shown: Collection[int]) -> set[int]:
+    async def _overlay(self, wanted: Collection[int], shown: Collection[int]) -> frozenset[int]:
+        """Those of the private mounts that could be overlaid."""
+        assert self._holder is not None
+        lower = await asyncio.to_thread(self._lower, set(wanted), set(shown))
+        return frozenset(map(int, await self._holder.ask(namespaces.overlay_all(lower))))
+
+    def _lower(self, wanted: set[int], shown: set[int]) -> set[int]:
         """Those of the private mounts whose folders are there to be overlaid."""
         if not can_overlay():
             return set()
-        return set(shown) | self._attach(set(wanted) - set(shown))
+        return wanted & shown | self._attach(wanted - shown)
 
     async def _start_holder(self, entry: Entry, shown: Mapping[int, str]) -> None:
         with pipe() as (info, writer):
             try:
                 await uninterrupted(self._spawn_holder(entry, shown, writer))
                 await self._learn_first_process(entry, info.fileno())
-            except BaseException:
+                assert self._holder is not None
+                await self._holder.heard()
+            except BaseException as error:
                 # Before the pipe is closed: bubblewrap would end by that, and leave its child waiting for ever.
                 await uninterrupted(self._demolish(entry))
+                if isinstance(error, SandboxLost):
+                    raise SandboxError(await asyncio.to_thread(bubblewrap_problem) or str(error)) from None
                 raise
 
     async def _spawn_holder(self, entry: Entry, shown: Mapping[int, str], info: BinaryIO) -> None:
         with info:
-            command = namespaces.holder(self.spec, shown, info.fileno())
-            self._holder = _Holder(await spawn(*command, env=ENVIRONMENT, pass_fds=(info.fileno(),)))
+            for _ in range(PLACES):
+                self._places.append(Place(seccomp.program()))
+            given = [number for place in self._places for number in place.descriptors]
+            command = namespaces.holder(self.spec, shown, info.fileno(), given)
+            self._holder = _Holder(await spawn(*command, env=ENVIRONMENT, pass_fds=(info.fileno(), *given)))
+        for place in self._places:
+            place.inherited()
         entry.pids.add(self._holder.process.pid)
 
     async def _learn_first_process(self, entry: Entry, info: int) -> None:
@@ -139,21 +180,6 @@ class BubblewrapSandbox(SandboxBackend):
             # This one is to be killed: the outer process, killed first, would leave it behind as a zombie.
             self._holder.init = json.loads(text)["child-pid"]
             entry.pids = {self._holder.init}
-
-    async def _tell(self, numbers: Iterable[int]) -> None:
-        assert self._holder is not None
-        self._holder.process.stdin.write(f"{' '.join(map(str, numbers))}\n".encode())
-
-    async def _heard(self, last: str) -> list[str]:
-        """The lines that the holder says before this one."""
-        assert self._holder is not None
-        lines: list[str] = []
-        while line := await self._holder.process.stdout.readline():
-            lines.append(line.decode(errors="replace").strip())
-            if lines[-1] == last:
-                return lines[:-1]
-        problem = await asyncio.to_thread(bubblewrap_problem)
-        raise SandboxError(problem or "; ".join(lines[-3:]) or "bubblewrap ended without a word")
 
     def _attach(self, numbers: set[int]) -> set[int]:
         """As root, shows the holder root's folders as its own; those that the kernel won't show so are left out."""
@@ -195,17 +221,24 @@ class BubblewrapSandbox(SandboxBackend):
         return namespaces.enter(self._holder.init, network=self.spec.network)
 
     async def _spawn(self, command: Sequence[str], env: Mapping[str, str], interactive: bool) -> Running:
-        bwrap = [*self._enter(), *namespaces.limited_bwrap(self.spec.limits)]
+        assert self._holder is not None
         # Not as arguments, which every user of the machine can read.
         options = "\0".join(namespaces.command_options(self.spec, env)).encode()
+        if interactive and (free := [place for place in self._places if place.free]):
+            return await self._place(self._holder, free[0], command, options)
         files = {"--args": options}
         if filtering := seccomp.program():
             files["--seccomp"] = filtering
         with ExitStack() as held:
             opened = {option: held.enter_context(in_memory(data)) for option, data in files.items()}
             given = [part for option, descriptor in opened.items() for part in (option, str(descriptor))]
-            command = [*bwrap, *given, "--", *command]
-            return _Enclosed(await spawn(*command, env=ENVIRONMENT, pass_fds=tuple(opened.values())))
+            command = [*self._enter(), *namespaces.limited_bwrap(self.spec.limits), *given, "--", *command]
+            return Entered(await spawn(*command, env=ENVIRONMENT, pass_fds=tuple(opened.values())))
+
+    async def _place(self, holder: _Holder, place: Place, command: Sequence[str], options: bytes) -> Running:
+        assert holder.init is not None
+        number = int((await holder.ask(place.request(options, command)))[-1])
+        return Placed(place, await place.opened(), holder.init, number)
 
     async def _file_command(self, command: list[str], stdin: bytes = b"", max_bytes: int = 1_048_576) -> ExecResult:
         """By a session of its own, whose processes no command of the shell or of `exec` can see."""
@@ -233,7 +266,7 @@ class BubblewrapSandbox(SandboxBackend):
         return ExecResult(output.value(), code, status, time.monotonic() - began, output.dropped)
 
     async def _open_session(self) -> Session:
-        running = await self._begin(SESSION_COMMAND, {}, interactive=True)
+        running = await self._begin(SESSION_COMMAND, SESSION_ENV, interactive=True)
         return Session(running.pipes, lambda: self._finish(running))
 
     async def _tear_down(self, entry: Entry) -> None:
@@ -248,6 +281,8 @@ class BubblewrapSandbox(SandboxBackend):
             kill({holder.init})
 
     async def _demolish(self, entry: Entry) -> None:
+        while self._places:
+            self._places.pop().close()
         if self._holder is None:
             return
         self._kill_first()
@@ -268,37 +303,6 @@ class BubblewrapSandbox(SandboxBackend):
 
     def _holds(self) -> bool:
         return self._holder is not None and self._holder.init is not None and alive(self._holder.init)
-
-
-class _Enclosed(ChildProcess):
-    """A command that has entered a holder.
-
-    Below the process that we started is a bubblewrap, below that pid 1 of the command's own namespace, and below
-    that, as pid 2, the command. When the first ends, each ends the next.
-    """
-
-    async def _kill(self) -> None:
-        if self.process.returncode is not None:
-            return
-        first = self._first()
-        if first is not None:  # takes all others along, and is reaped by those above it
-            kill({first})
-        else:  # on its way there. The process that we started is to reap its child, else that becomes a zombie
-            await asyncio.to_thread(kill_below, self.process.pid)
-
-    def _started(self) -> set[int]:
-        first = self._first()
-        return tree_of(first) if first else set()
-
-    def _supervisor(self) -> int | None:
-        first = self._first()
-        return next((pid for pid in children_of(first) if inner_ids(pid)[-1:] == (2,)), None) if first else None
-
-    def _first(self) -> int | None:
-        if self.process.returncode is not None:
-            return None
-        ids = {pid: inner_ids(pid) for pid in tree_of(self.process.pid)}
-        return min((pid for pid in ids if ids[pid][-1:] == (1,)), key=lambda pid: len(ids[pid]), default=None)
 
 
 def _shown(mounts: Sequence[Mount]) -> dict[int, str]:

@@ -7,11 +7,38 @@ import os
 import subprocess
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Self
 
 from skyrl_gym.sandbox.processes import kill_tree
 
-__all__ = ["Child", "spawn"]
+__all__ = ["Child", "PipeEnds", "spawn"]
+
+
+@dataclass(frozen=True)
+class PipeEnds:
+    """Our ends of a process's stdin and stdout, which do not block."""
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    _reading: asyncio.ReadTransport
+
+    @classmethod
+    async def opened(cls, stdin: IO[bytes], stdout: IO[bytes]) -> Self:
+        """Of files, which it closes when it is closed."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stdout)
+        writing, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), stdin
+        )
+        return cls(asyncio.StreamWriter(writing, protocol, None, loop), reader, reading)
+
+    def close(self) -> None:
+        """Closes both."""
+        self._reading.close()
+        self.stdin.close()
 
 
 class Child:
@@ -28,14 +55,9 @@ class Child:
 
     async def connect(self) -> None:
         """Makes its pipes readable and writable without blocking."""
-        self.stdout = asyncio.StreamReader()
-        self._reading, _ = await self._loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(self.stdout), self._popen.stdout
-        )
-        self._writing, protocol = await self._loop.connect_write_pipe(
-            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), self._popen.stdin
-        )
-        self.stdin = asyncio.StreamWriter(self._writing, protocol, None, self._loop)
+        assert self._popen.stdin is not None and self._popen.stdout is not None
+        self._ends = await PipeEnds.opened(self._popen.stdin, self._popen.stdout)
+        self.stdin, self.stdout = self._ends.stdin, self._ends.stdout
 
     @property
     def returncode(self) -> int | None:
@@ -44,8 +66,7 @@ class Child:
 
     def close(self) -> None:
         """Closes the pipes."""
-        self._reading.close()
-        self._writing.close()
+        self._ends.close()
 
     def _on_end(self) -> None:
         code = self._popen.poll()

@@ -29,7 +29,7 @@ from skyrl_gym.sandbox.base import SandboxSpec, Snapshot
 from skyrl_gym.sandbox.ledger import Entry, Ledger
 from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.running import Pipes, Running, uninterrupted
-from skyrl_gym.sandbox.sessions import MARK, SESSION_COMMAND, ExecStream, Session
+from skyrl_gym.sandbox.sessions import MARK, SESSION_COMMAND, SESSION_ENV, ExecStream, Session
 
 __all__ = ["DockerSandbox"]
 
@@ -224,7 +224,7 @@ class DockerSandbox(SandboxBackend):
         return True
 
     async def _open_session(self) -> Session:
-        return await self._with_stream(SESSION_COMMAND, {}, self._keep_session)
+        return await self._with_stream(SESSION_COMMAND, SESSION_ENV, self._keep_session)
 
     def _keep_session(self, stream: ExecStream) -> Session:
         session = Session(Pipes(stream, stream), stream.close)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from skyrl_gym.errors import SandboxError
 from skyrl_gym.sandbox.backend import PATH
@@ -25,9 +26,11 @@ __all__ = [
     "enter",
     "holder",
     "limited_bwrap",
+    "overlay_all",
     "pack",
     "probe",
     "program",
+    "start",
     "unpack",
 ]
 
@@ -57,16 +60,16 @@ overlay_works() {
     umount /box/probe/all
 }
 """
-_SETUP = f"""
+# Of the places, each `start` is told which of their descriptors its command is to have; the others it must not.
+_HOLDER = f"""
 set -e
 {_OVERLAY}
-mount -t tmpfs -o "size=$1,nr_inodes=$2,mode=755" tmpfs /box
+inodes=$1 numbers=$2
 shift 2
+descriptors=$*
+# What is shown of it now can't be given again: a uid in another namespace's terms.
+mount --options-source disable -o "remount,nosuid,nodev,nr_inodes=$inodes" /box
 cd /box
-folders=
-for n in "$@"; do folders="$folders $n/upper $n/work $n/all"; done
-mkdir -p etc shm tmp work $folders
-chmod 1777 shm tmp
 echo 'root:x:0:0::/:/bin/sh
 sandbox:x:{_USER}:{_USER}::/tmp:/bin/bash
 nobody:x:65534:65534::/:/bin/sh' > etc/passwd
@@ -74,13 +77,33 @@ echo 'root:x:0:
 sandbox:x:{_USER}:
 nogroup:x:65534:' > etc/group
 echo '127.0.0.1 localhost sandbox' > etc/hosts
-echo here
-read -r lower
-for n in $lower; do
-  if overlay "/lower/$n" "$n" 2>/dev/null; then echo "$n"; fi
-done
+overlay_all() {{
+  for n in "$@"; do
+    if overlay "/lower/$n" "$n" 2>/dev/null; then echo "$n"; fi
+  done
+}}
+close() {{
+  for n in $1; do
+    case " $2 " in *" $n "*) ;; *) exec {{n}}>&- ;; esac
+  done
+}}
+start() {{
+  local in=$1 out=$2 kept=$3
+  shift 3
+  (
+    trap - INT QUIT
+    exec <&"$in" >&"$out" 2>&1
+    close "$descriptors" "$kept"
+    exec "$@"
+  ) &
+  echo "$!"
+  close "$in $out $kept" # else nobody would hear of its end
+}}
 echo ready
-read -r end
+while IFS= read -r -d '' request; do
+  eval "$request"
+  echo ready
+done
 """
 _PROBE = f"""
 {_OVERLAY}
@@ -111,25 +134,49 @@ def install(*programs: str) -> str:
     return f"sudo apt-get install {' '.join(sorted({PACKAGES[name] for name in programs}))}"
 
 
-def holder(spec: SandboxSpec, shown: Mapping[int, str], info: int) -> list[str]:
+def holder(spec: SandboxSpec, shown: Mapping[int, str], info: int, descriptors: Iterable[int]) -> list[str]:
     """The command that makes the namespaces and keeps them until its stdin ends.
 
-    It lays out the files and says "here"; takes a line with the numbers of the private mounts that are to be overlaid,
-    whose folders are below /lower by then; says the numbers of those that it could overlay, and "ready".
+    It lays out the files and says "ready". Then it takes requests, which are made by `overlay_all` and `start`, and
+    after each says "ready" again.
 
     Args:
         spec: the sandbox to be made.
         shown: host folders by the number of their mount.
         info: a descriptor to which bubblewrap writes the pid of the namespace's first process.
+        descriptors: of the places for commands that it may be asked to start.
     """
     lower = [part for number, source in shown.items() for part in ("--ro-bind", source, f"/lower/{number}")]
     private = [str(number) for number, mount in enumerate(spec.mounts) if mount.mode == "private"]
     lower += [part for number in private for part in ("--dir", f"/lower/{number}")]
     size, inodes = spec.limits.disk_mb * MB, spec.limits.disk_mb * 256
+    box = ["--size", str(size), "--tmpfs", "/box", "--dir", "/box/etc", "--dir", "/box/work"]
+    box += [part for name in ("shm", "tmp") for part in ("--perms", "1777", "--dir", f"/box/{name}")]
+    box += [part for n in private for name in ("upper", "work", "all") for part in ("--dir", f"/box/{n}/{name}")]
+    bash = ["bash", "--norc", "--noprofile", "-c", _HOLDER, "bash", str(inodes), " ".join(private)]
     return [
-        *(*_as_sandbox_user(), program("bwrap"), "--info-fd", str(info), *_holder_options(spec.network), *lower),
-        *("--", "sh", "-c", _SETUP, "sh", str(size), str(inodes), *private),
+        *(*_as_sandbox_user(), program("bwrap"), "--info-fd", str(info), *_holder_options(spec.network), *lower, *box),
+        *("--", *_limited(spec.limits), *bash, *map(str, descriptors)),
     ]
+
+
+def overlay_all(numbers: Iterable[int]) -> str:
+    """Asks a holder to overlay private mounts whose folders are below /lower; it says the numbers that it could."""
+    return shlex.join(["overlay_all", *map(str, numbers)])
+
+
+def start(stdin: int, stdout: int, options: Mapping[str, int], command: Sequence[str]) -> str:
+    """Asks a holder to start a command in a place; it says its pid, as it is in the holder's namespace.
+
+    Args:
+        stdin: the place's descriptor in the holder.
+        stdout: likewise.
+        options: descriptors that hold what bubblewrap is given, by option.
+        command: to be started.
+    """
+    given = [part for option, number in options.items() for part in (option, str(number))]
+    kept = " ".join(map(str, options.values()))
+    return shlex.join(["start", str(stdin), str(stdout), kept, _INNER_BWRAP, *given, "--", *command])
 
 
 def enter(init: int, *, network: bool) -> list[str]:
@@ -140,13 +187,8 @@ def enter(init: int, *, network: bool) -> list[str]:
 
 
 def limited_bwrap(limits: Limits) -> list[str]:
-    """Inside a holder: a bubblewrap that keeps within the limits.
-
-    The kernel counts processes for all commands of a holder together, memory and file size for each process.
-    """
-    counts = f"--nproc={limits.processes}"
-    sizes = (f"--data={limits.memory_mb * MB}", f"--fsize={limits.disk_mb * MB}", "--core=0")
-    return ["prlimit", counts, *sizes, "--", _INNER_BWRAP]
+    """Inside a holder: a bubblewrap that keeps within the limits."""
+    return [*_limited(limits), _INNER_BWRAP]
 
 
 def pack(layers: Iterable[str]) -> list[str]:
@@ -183,8 +225,15 @@ def probe() -> list[str]:
     It says "overlay" where private folders can be overlaid instead of copied.
     """
     inner = [_INNER_BWRAP, *_stripped(), *_system(), "true"]
-    outer = [*_as_sandbox_user(), program("bwrap"), *_holder_options(network=False)]
+    outer = [*_as_sandbox_user(), program("bwrap"), *_holder_options(network=False), "--dir", "/box"]
     return [*outer, "sh", "-c", _PROBE, "sh", *inner]
+
+
+def _limited(limits: Limits) -> list[str]:
+    """In a holder, the kernel counts processes for all commands together, memory and file size for each process."""
+    counts = f"--nproc={limits.processes}"
+    sizes = (f"--data={limits.memory_mb * MB}", f"--fsize={limits.disk_mb * MB}", "--core=0")
+    return ["prlimit", counts, *sizes, "--"]
 
 
 def _as_sandbox_user() -> list[str]:
@@ -199,7 +248,7 @@ def _holder_options(network: bool) -> list[str]:
     own = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", *([] if network else ["--unshare-net"])]
     privileges = ["--uid", "0", "--gid", "0", "--cap-add", "ALL"]
     bwrap = ["--ro-bind", os.path.realpath(program("bwrap")), _INNER_BWRAP]
-    folders = ["--dir", "/box", "--dir", "/tmp"]
+    folders = ["--dir", "/tmp"]
     etc = [part for n in _etc(network) for part in ("--ro-bind-try", os.path.realpath(f"/etc/{n}"), f"/etc/{n}")]
     ending = ["--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv", "--setenv", "PATH", PATH]
     return [*own, *privileges, *_system(), *bwrap, *folders, *etc, *ending]

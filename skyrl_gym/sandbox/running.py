@@ -20,6 +20,7 @@ __all__ = [
     "Pipes",
     "Readable",
     "Running",
+    "Visible",
     "Writable",
     "in_memory",
     "pipe",
@@ -89,35 +90,8 @@ class Running(ABC):
         """Lets them run again."""
 
 
-@dataclass(eq=False)
-class ChildProcess(Running):
-    """Owns a child process that has piped stdin and stdout. A backend says what belongs to it and how it is killed."""
-
-    process: Child
-
-    @property
-    def pipes(self) -> Pipes:
-        """Its pipes."""
-        return Pipes(self.process.stdin, self.process.stdout)
-
-    async def communicate(self, stdin: bytes, output: CappedOutput) -> int:
-        """Its exit status; see `Running.communicate`."""
-        feeding = asyncio.create_task(_feed(self.process, stdin))
-        collecting = asyncio.create_task(_collect(self.process, output))
-        try:
-            code = await asyncio.shield(self.process.ended)
-            await self._kill()  # a daemon could hold the pipe open
-            await asyncio.wait({collecting}, timeout=DRAIN_S)
-            return code
-        finally:
-            for task in (feeding, collecting):
-                task.cancel()
-            await asyncio.gather(feeding, collecting, return_exceptions=True)
-
-    async def end(self) -> None:
-        """Kills it with all that it started, and reaps it."""
-        await self._kill()
-        await reap(self.process)
+class Visible(Running):
+    """A command whose processes this machine sees. A backend says which they are."""
 
     async def hold(self) -> None:
         """Stops all of its processes where they are, until `go_on`."""
@@ -150,6 +124,37 @@ class ChildProcess(Running):
     @abstractmethod
     def _started(self) -> set[int]:
         """All processes of the command that still live, as the host sees them."""
+
+
+@dataclass(eq=False)
+class ChildProcess(Visible):
+    """Owns a child process that has piped stdin and stdout. A backend says what belongs to it and how it is killed."""
+
+    process: Child
+
+    @property
+    def pipes(self) -> Pipes:
+        """Its pipes."""
+        return Pipes(self.process.stdin, self.process.stdout)
+
+    async def communicate(self, stdin: bytes, output: CappedOutput) -> int:
+        """Its exit status; see `Running.communicate`."""
+        feeding = asyncio.create_task(_feed(self.process, stdin))
+        collecting = asyncio.create_task(_collect(self.process, output))
+        try:
+            code = await asyncio.shield(self.process.ended)
+            await self._kill()  # a daemon could hold the pipe open
+            await asyncio.wait({collecting}, timeout=DRAIN_S)
+            return code
+        finally:
+            for task in (feeding, collecting):
+                task.cancel()
+            await asyncio.gather(feeding, collecting, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Kills it with all that it started, and reaps it."""
+        await self._kill()
+        await reap(self.process)
 
     @abstractmethod
     async def _kill(self) -> None:

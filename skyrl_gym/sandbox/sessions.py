@@ -18,7 +18,7 @@ from skyrl_gym.errors import SandboxLost
 from skyrl_gym.sandbox.output import CappedOutput, MarkedStream
 from skyrl_gym.sandbox.running import Pipes
 
-__all__ = ["MARK", "SESSION_COMMAND", "ExecStream", "Session"]
+__all__ = ["MARK", "SESSION_COMMAND", "SESSION_ENV", "ExecStream", "Session"]
 
 MARK = "SKYRL_COMMAND"
 # As everywhere: "+" marks the beginning, the exit status the end.
@@ -105,8 +105,9 @@ while IFS= read -r -d '' -u 200 nonce && IFS= read -r -d '' -u 200 length; do
   printf '\001%s %d\001' "$nonce" "$code" >&201
 done
 """
-# The program comes by stdin: in the list of processes it would be in the way.
-SESSION_COMMAND = ["bash", "--norc", "--noprofile", "-c", "IFS= read -r -d '' server; eval \"$server\""]
+SESSION_COMMAND = ["bash", "--norc", "--noprofile", "-c", 'server=$SKYRL_SESSION; unset SKYRL_SESSION; eval "$server"']
+# In the list of processes it would be in the way, and a pipe is read byte by byte.
+SESSION_ENV = {"SKYRL_SESSION": _SERVER}
 _HEADER = struct.Struct(">BxxxL")
 Spared = Literal["nothing", "supervisor", "driver"]
 
@@ -149,7 +150,7 @@ class Session:
     """One request at a time; `began` tells whether the last one was taken up.
 
     Args:
-        pipes: of a process that was started by `SESSION_COMMAND`.
+        pipes: of a process that was started by `SESSION_COMMAND` with `SESSION_ENV`.
         close: ends that process.
     """
 
@@ -158,7 +159,6 @@ class Session:
         self._marks = MarkedStream(pipes.stdout.read)
         self.began = False
         self.close = close
-        self._stdin.write(_SERVER.encode() + b"\0")
 
     async def run(self, command: Sequence[str], env: Mapping[str, str], stdin: bytes, output: CappedOutput) -> int:
         """The exit status of a program.

@@ -1,0 +1,71 @@
+"""What the holder of a bubblewrap sandbox starts in a place of its own, against what enters the sandbox."""
+
+import asyncio
+import os
+
+import pytest
+
+from skyrl_gym.sandbox import SandboxSpec, bubblewrap_problem, open_sandbox
+from skyrl_gym.sandbox.processes import alive, tree_of
+
+pytestmark = pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
+
+# Descriptors, signals, capabilities, filters, limits, mounts and namespaces; not what differs by nature.
+_STATE = """
+ls /proc/self/fd
+grep -E 'Sig(Blk|Ign)|Cap|NoNewPrivs|Seccomp|Uid|Gid|Groups' /proc/self/status
+cat /proc/self/limits
+cut -d' ' -f4- /proc/self/mountinfo
+readlink /proc/self/ns/net /proc/self/ns/ipc /proc/self/ns/uts
+"""
+
+
+def test_a_placed_shell_and_one_that_entered_are_enclosed_alike() -> None:
+    async def main() -> tuple[str, str]:
+        async with await open_sandbox(SandboxSpec()) as box:
+            shell = await box.shell()
+            placed = await shell.run(_STATE, timeout_s=60)
+            assert (await shell.run("kill -9 $PPID; kill -9 $$", timeout_s=60)).restarted
+            return placed.text, (await shell.run(_STATE, timeout_s=60)).text
+
+    placed, entered = asyncio.run(main())
+    assert placed == entered
+    assert placed.startswith("0\n1\n2\n3\n")  # the last is of `ls`
+    assert placed.splitlines()[4].startswith("Uid")
+
+
+def test_what_reads_and_writes_files_inherits_nothing_else() -> None:
+    async def main() -> bytes:
+        async with await open_sandbox(SandboxSpec()) as box:
+            return (await box._file_command(["ls", "/proc/self/fd"])).output  # type: ignore[attr-defined]
+
+    assert asyncio.run(main()) == b"0\n1\n2\n3\n"
+
+
+def test_a_cancelled_command_takes_its_placed_shell_along_and_the_files_stay() -> None:
+    async def main() -> None:
+        async with await open_sandbox(SandboxSpec()) as box:
+            await box.write("file", b"here")
+            shell = await box.shell()
+            started = tree_of(box._holder.init)  # type: ignore[attr-defined]
+            assert (await shell.run("setsid sleep 600 & true", timeout_s=60)).code == 0
+            new = tree_of(box._holder.init) - started  # type: ignore[attr-defined]
+            assert new
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(shell.run("sleep 600", timeout_s=600), 0.5)
+            assert not [pid for pid in new if alive(pid)]
+            assert await box.read("file") == b"here"
+            assert (await shell.run("echo anew", timeout_s=60)).text == "anew\n"
+
+    asyncio.run(main())
+
+
+def test_a_sandbox_that_is_closed_leaves_no_descriptor() -> None:
+    async def main() -> None:
+        async with await open_sandbox(SandboxSpec()):
+            pass
+
+    asyncio.run(main())
+    before = os.listdir("/proc/self/fd")
+    asyncio.run(main())
+    assert os.listdir("/proc/self/fd") == before

@@ -14,6 +14,7 @@ A command of `exec` has a pid namespace of its own: it shares files and network 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
@@ -42,6 +43,7 @@ from skyrl_gym.sandbox.status import bubblewrap_limits, bubblewrap_problem, can_
 
 __all__ = ["BubblewrapSandbox", "readable_by_sandbox"]
 
+DYING_S = 0.5
 PLACES = 2  # for the shell, and for what reads and writes files
 
 
@@ -255,9 +257,9 @@ class BubblewrapSandbox(SandboxBackend):
             except TimeoutError:
                 if not clock.expired():
                     raise
-            except SandboxLost:
-                self._check_open()
-                raise
+            except SandboxLost as error:
+                await self._check_lives()
+                raise OSError(errno.EAGAIN, f"the sandbox's processes or memory are used up ({error})") from error
             finally:
                 if code is None:
                     session, self._files = self._files, None
@@ -300,6 +302,12 @@ class BubblewrapSandbox(SandboxBackend):
         super()._check_open()
         if not self._holds():
             raise SandboxLost("the sandbox died")
+
+    async def _check_lives(self) -> None:
+        """As `_check_open`, where something in the sandbox has ended: by itself, or as the first of all."""
+        if self._holder is not None:
+            await asyncio.wait({self._holder.process.ended}, timeout=DYING_S)
+        self._check_open()
 
     def _holds(self) -> bool:
         return self._holder is not None and self._holder.init is not None and alive(self._holder.init)

@@ -38,11 +38,10 @@ NOBODY = 65_534
 PACKAGES = {
     "bwrap": "bubblewrap",
     "nsenter": "util-linux",
-    "prlimit": "util-linux",
     "tar": "tar",
     "unshare": "util-linux",
 }
-MB = 1_048_576
+KB, MB = 1_024, 1_048_576
 # All that a process started here gets: bwrap's own pid 1 keeps this environment readable inside.
 ENVIRONMENT = {"PATH": PATH}
 _USER = 1000
@@ -64,7 +63,7 @@ overlay_works() {
 _HOLDER = f"""
 set -e
 {_OVERLAY}
-inodes=$1 numbers=$2
+inodes=$1 limit=$2
 shift 2
 descriptors=$*
 # What is shown of it now can't be given again: a uid in another namespace's terms.
@@ -92,6 +91,7 @@ start() {{
   shift 3
   (
     trap - INT QUIT
+    $limit # not of the holder, which could then start nothing where a command has used it up
     exec <&"$in" >&"$out" 2>&1
     close "$descriptors" "$kept"
     exec "$@"
@@ -153,10 +153,10 @@ def holder(spec: SandboxSpec, shown: Mapping[int, str], info: int, descriptors: 
     box = ["--size", str(size), "--tmpfs", "/box", "--dir", "/box/etc", "--dir", "/box/work"]
     box += [part for name in ("shm", "tmp") for part in ("--perms", "1777", "--dir", f"/box/{name}")]
     box += [part for n in private for name in ("upper", "work", "all") for part in ("--dir", f"/box/{n}/{name}")]
-    bash = ["bash", "--norc", "--noprofile", "-c", _HOLDER, "bash", str(inodes), " ".join(private)]
+    bash = ["bash", "--norc", "--noprofile", "-c", _HOLDER, "bash", str(inodes), _limit(spec.limits)]
     return [
         *(*_as_sandbox_user(), program("bwrap"), "--info-fd", str(info), *_holder_options(spec.network), *lower, *box),
-        *("--", *_limited(spec.limits), *bash, *map(str, descriptors)),
+        *("--", *bash, *map(str, descriptors)),
     ]
 
 
@@ -188,7 +188,7 @@ def enter(init: int, *, network: bool) -> list[str]:
 
 def limited_bwrap(limits: Limits) -> list[str]:
     """Inside a holder: a bubblewrap that keeps within the limits."""
-    return [*_limited(limits), _INNER_BWRAP]
+    return ["bash", "-c", f'{_limit(limits)} && exec "$@"', "bash", _INNER_BWRAP]
 
 
 def pack(layers: Iterable[str]) -> list[str]:
@@ -229,11 +229,9 @@ def probe() -> list[str]:
     return [*outer, "sh", "-c", _PROBE, "sh", *inner]
 
 
-def _limited(limits: Limits) -> list[str]:
+def _limit(limits: Limits) -> str:
     """In a holder, the kernel counts processes for all commands together, memory and file size for each process."""
-    counts = f"--nproc={limits.processes}"
-    sizes = (f"--data={limits.memory_mb * MB}", f"--fsize={limits.disk_mb * MB}", "--core=0")
-    return ["prlimit", counts, *sizes, "--"]
+    return f"ulimit -c 0 -u {limits.processes} -d {limits.memory_mb * KB} -f {limits.disk_mb * KB}"  # of KB
 
 
 def _as_sandbox_user() -> list[str]:

@@ -188,7 +188,8 @@ class Session:
         frames = "".join(f"{word}\0" for word in (nonce, str(len(words)), *words))
         sending = asyncio.create_task(self._send(frames.encode(errors="replace") + data))
         try:
-            while await self._next(nonce, CappedOutput(2)) != "+":  # whatever is left of what ran before
+            left = CappedOutput(500)  # by what ran before
+            while await self._next(nonce, left) != "+":
                 continue
             self.began = True
             while (word := await self._next(nonce, output)) == "+":
@@ -206,5 +207,6 @@ class Session:
     async def _next(self, nonce: str, output: CappedOutput) -> str:
         mark = await self._marks.until({nonce}, output)
         if mark is None:
-            raise SandboxLost("a session in the sandbox has ended")
+            said = output.value().decode(errors="replace").strip()
+            raise SandboxLost(f"a session in the sandbox has ended: {said[-500:]}")
         return mark.word

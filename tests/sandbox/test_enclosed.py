@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from skyrl_gym.sandbox import SandboxSpec, bubblewrap_problem, open_sandbox
+from skyrl_gym.sandbox import Limits, SandboxSpec, bubblewrap_problem, open_sandbox
 from skyrl_gym.sandbox.processes import alive, tree_of
 
 pytestmark = pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
@@ -18,6 +18,34 @@ cat /proc/self/limits
 cut -d' ' -f4- /proc/self/mountinfo
 readlink /proc/self/ns/net /proc/self/ns/ipc /proc/self/ns/uts
 """
+
+_FILL = """
+import os, time
+os.setpgid(0, 0)
+try:
+    while True:
+        if not os.fork():
+            time.sleep(600)
+except BlockingIOError:
+    print("full", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_sandbox_whose_processes_are_used_up_lives_on() -> None:
+    async def main() -> None:
+        async with await open_sandbox(SandboxSpec(limits=Limits(processes=40))) as box:
+            shell = await box.shell()
+            fill = f"mkfifo said; /usr/bin/python3 -c '{_FILL}' > said & read -r word < said; echo $word"
+            assert (await shell.run(fill, timeout_s=60)).text == "full\n"
+            with pytest.raises(OSError, match="used up"):
+                await box.write("file", b"too much")
+            assert "unavailable" in (await box.exec("true", timeout_s=60)).text
+            assert (await shell.run("kill -9 -$!; wait; echo freed", timeout_s=60)).text.endswith("freed\n")
+            await box.write("file", b"fits")
+            assert await box.read("file") == b"fits"
+
+    asyncio.run(main())
 
 
 def test_a_placed_shell_and_one_that_entered_are_enclosed_alike() -> None:

@@ -26,7 +26,8 @@ class Draw:
     def requests(self, size: int) -> list[RolloutRequest]:
         """Its `size` trajectories. No two of a run have the same key, however often a task comes."""
         group = f"{self.number}/{self.task.id}"
-        return [RolloutRequest(self.env_id, self.task, group, self.number * size + i) for i in range(size)]
+        first = self.number * size
+        return [RolloutRequest(self.env_id, self.task, group, first + i, samples=size) for i in range(size)]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from skyrl_gym.rollout.metrics import Stuck
 from skyrl_gym.rollout.requests import Deadlines, RolloutRequest
 from skyrl_gym.rollout.stage import close_in_time, typed
 from skyrl_gym.rollout.trajectory import ErrorInfo, Trajectory, Turn
+from skyrl_gym.sandbox import to_be_asked_again
 
 __all__ = ["Attempt", "Places", "Setting", "never_begun"]
 
@@ -131,7 +132,8 @@ class Attempt:
         return reason
 
     async def _prepare(self, env: TextEnv) -> Conversation:
-        opening, _ = await env.areset(options={"task": self.request.task})
+        with to_be_asked_again(self.request.samples > 1):
+            opening, _ = await env.areset(options={"task": self.request.task})
         return opening
 
     async def _play(self, env: TextEnv, limit_s: float) -> StopReason:

@@ -14,12 +14,20 @@ __all__ = ["Deadlines", "RolloutLimits", "RolloutRequest", "requests_for"]
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """One trajectory to make. `group` names those that are compared with each other, `sample` this one."""
+    """One trajectory to make.
+
+    Args:
+        env_id, task: what is played.
+        group: names the trajectories that are compared with each other.
+        sample: which of its task's trajectories this is.
+        samples: how many of the task are asked for, as far as is known; what was prepared is kept for the next.
+    """
 
     env_id: str
     task: Task
     group: str
     sample: int = 0
+    samples: int = 1
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -29,7 +37,7 @@ class RolloutRequest:
 
 def requests_for(env_id: str, tasks: Iterable[Task], samples: int) -> Iterator[RolloutRequest]:
     """`samples` requests for each task, a task's own side by side."""
-    return (RolloutRequest(env_id, task, task.id, sample) for task in tasks for sample in range(samples))
+    return (RolloutRequest(env_id, task, task.id, sample, samples) for task in tasks for sample in range(samples))
 
 
 @dataclass(frozen=True, slots=True)

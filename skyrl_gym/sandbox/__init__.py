@@ -7,7 +7,7 @@ from skyrl_gym.sandbox.bubblewrap import readable_by_sandbox
 from skyrl_gym.sandbox.fake import FakeSandbox
 from skyrl_gym.sandbox.ledger import Ledger, default_ledger
 from skyrl_gym.sandbox.opening import open_sandbox
-from skyrl_gym.sandbox.pool import Preparation, SandboxPool, pool_in_use
+from skyrl_gym.sandbox.pool import Preparation, SandboxPool, pool_in_use, to_be_asked_again
 from skyrl_gym.sandbox.process import UnsafeSandboxWarning
 from skyrl_gym.sandbox.status import BACKENDS, BackendStatus, bubblewrap_problem, check_backend
 
@@ -32,4 +32,5 @@ __all__ = [
     "open_sandbox",
     "pool_in_use",
     "readable_by_sandbox",
+    "to_be_asked_again",
 ]

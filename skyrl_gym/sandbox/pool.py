@@ -18,16 +18,27 @@ from skyrl_gym.sandbox.ledger import Ledger
 from skyrl_gym.sandbox.opening import open_sandbox
 from skyrl_gym.sandbox.running import uninterrupted
 
-__all__ = ["Preparation", "SandboxPool", "pool_in_use"]
+__all__ = ["Preparation", "SandboxPool", "pool_in_use", "to_be_asked_again"]
 
 T = TypeVar("T")
 WANTED_AGAIN = 2  # asked for so often, a kind is taken to be asked for once more
 _in_use: ContextVar[SandboxPool | None] = ContextVar("pool of sandboxes", default=None)
+_again: ContextVar[bool] = ContextVar("the same will be asked for again", default=False)
 
 
 def pool_in_use() -> SandboxPool | None:
     """The pool that this code is to take its sandboxes from, if whoever runs it has one: a run of episodes has."""
     return _in_use.get()
+
+
+@contextmanager
+def to_be_asked_again(again: bool = True) -> Iterator[None]:
+    """Whoever asks a pool for a sandbox meanwhile will ask for another like it: the first is already kept for that."""
+    token = _again.set(again)
+    try:
+        yield
+    finally:
+        _again.reset(token)
 
 
 @dataclass(frozen=True)
@@ -70,8 +81,9 @@ class _Kind:
 class SandboxPool:
     """Keeps sandboxes ready, by what they are made from: backend, image, mounts, environment, limits, preparation.
 
-    One that has been used is never given out again. What has been asked for twice is taken to be asked for again:
-    only then others are started ahead, and the files of a preparation kept, so that the next ones begin with them.
+    One that has been used is never given out again. What has been asked for twice, or once by who says that there
+    will be more (`to_be_asked_again`), is taken to be asked for again: only then others are started ahead, and the
+    files of a preparation kept, so that the next ones begin with them.
     All belong to the event loop that the pool is used on.
 
     Args:
@@ -174,7 +186,7 @@ class SandboxPool:
         return kind
 
     async def _take(self, kind: _Kind) -> tuple[Sandbox, Any]:
-        kind.asked += 1
+        kind.asked += WANTED_AGAIN if _again.get() else 1
         kind.askers += 1
         try:
             return await self._ready_or_new(kind)

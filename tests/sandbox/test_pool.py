@@ -19,6 +19,7 @@ from skyrl_gym.sandbox import (
     SandboxSpec,
     bubblewrap_problem,
     pool_in_use,
+    to_be_asked_again,
 )
 
 pytestmark = pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")
@@ -153,6 +154,25 @@ def test_what_is_asked_for_once_is_neither_kept_nor_started_ahead(ledger: Ledger
             assert (pool.kept, pool.ready, ledger.created) == (0, 0, 2)
 
     asyncio.run(main())
+
+
+def test_what_will_be_asked_for_again_is_kept_from_the_first_time_on(ledger: Ledger) -> None:
+    done: list[str] = []
+
+    async def main() -> None:
+        async with SandboxPool(ready=0, ledger=ledger) as pool:
+            for _ in range(3):
+                with to_be_asked_again():
+                    box, value = await pool.take_prepared(SandboxSpec(), counted(done))
+                assert (value, await box.read("prepared")) == (1, b"a")
+                await box.close()
+            with to_be_asked_again(again=False):
+                box, _ = await pool.take_prepared(SandboxSpec(), counted(done, "b"))
+            await box.close()
+            assert (done, pool.kept) == (["a", "b"], 1)
+
+    asyncio.run(main())
+    assert ledger.live == 0
 
 
 def test_prepared_files_are_kept_of_so_many_kinds(ledger: Ledger) -> None:

@@ -69,6 +69,7 @@ def test_fewer_tasks_than_a_batch_has_groups_are_drawn_again() -> None:
 def test_no_two_trajectories_of_a_run_have_the_same_key() -> None:
     stream = TaskStream([Ingredient("a", TaskSet.from_rows([{"id": "x"}, {"id": "y"}]))], 2)
     keys = [request.key for draw in drawn(stream, 9) for request in draw.requests(4)]
+    assert {request.samples for draw in drawn(stream, 2) for request in draw.requests(4)} == {4}
     assert len(set(keys)) == 36
 
 

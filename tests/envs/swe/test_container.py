@@ -18,7 +18,7 @@ from skyrl_gym.envs.swe.schemas import standard_row
 from skyrl_gym.envs.swe.solve import gold_actions
 from skyrl_gym.errors import GradeError, SetupError, TaskError, UserError
 from skyrl_gym.policy import ScriptedPolicy
-from skyrl_gym.rollout import RolloutLimits, RolloutRequest, Runner, Trajectory
+from skyrl_gym.rollout import RolloutLimits, Runner, Trajectory, requests_for
 from skyrl_gym.sandbox import Mount, SandboxSpec, default_ledger, open_sandbox, pool
 from skyrl_gym.tasks import Task
 
@@ -310,13 +310,14 @@ def test_a_row_that_does_not_fit_its_image_is_refused(play: Any) -> None:
         play(Task.from_row({**BASE, "repository": "/nowhere"}))
 
 
-def test_the_episodes_of_a_group_share_what_was_prepared_for_the_first(preparations: list[int]) -> None:
+@pytest.mark.parametrize("live", [1, 3])
+def test_the_episodes_of_a_group_share_what_was_prepared_for_the_first(preparations: list[int], live: int) -> None:
     task = Task.from_row(ROWS["no script"])
     policy = ScriptedPolicy(lambda prompt: gold_actions(task)[len(prompt.messages) // 2])
-    requests = [RolloutRequest("skyrl/swe-v0", task, "group", sample=n) for n in range(3)]
 
     async def main() -> list[Trajectory]:
-        return [found async for found in Runner(policy, limits=RolloutLimits(live=3)).run(requests)]
+        runner = Runner(policy, limits=RolloutLimits(live=live))
+        return [found async for found in runner.run(requests_for("skyrl/swe-v0", [task], samples=3))]
 
     before = default_ledger().live
     played = asyncio.run(main())

@@ -24,7 +24,7 @@ from skyrl_gym.background import BackgroundLoop, call_hook
 from skyrl_gym.chat.dialects import get_dialect
 from skyrl_gym.errors import ConfigError, GradeError, MessageError, StopReason
 from skyrl_gym.messages import Conversation, Message, ToolCall, add_text, format_transcript, tool_result, user
-from skyrl_gym.outcomes import Grade, ResetTuple, StepTuple, Streaks, TurnResult, step_tuple
+from skyrl_gym.outcomes import Grade, ResetTuple, StepTuple, Streaks, TurnResult, check_limits, step_tuple
 from skyrl_gym.probes import NOTHING, Probe
 from skyrl_gym.recording import Recording, ToolRecorder
 from skyrl_gym.spaces import Action, ConversationSpace, ToolSpace, as_message
@@ -71,6 +71,7 @@ class TextEnv(gym.Env[Conversation, Action]):
             raise ConfigError(f"{type(self).__name__} has the splits {', '.join(self.splits)}; got {split!r}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ConfigError(f"render_mode is None or one of {self.metadata['render_modes']}; got {render_mode!r}")
+        check_limits(max_turns=max_turns, max_invalid=max_invalid, max_repeats=max_repeats)
         self.split = split
         self.max_turns = self.default_max_turns if max_turns is None else max_turns
         self.max_invalid = max_invalid

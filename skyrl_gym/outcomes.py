@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from skyrl_gym.errors import StopReason
+from skyrl_gym.errors import ConfigError, StopReason
 from skyrl_gym.messages import Conversation, Message
 
-__all__ = ["Grade", "ResetTuple", "StepTuple", "Streaks", "TurnResult", "step_tuple"]
+__all__ = ["Grade", "ResetTuple", "StepTuple", "Streaks", "TurnResult", "check_limits", "step_tuple"]
 
 ResetTuple: TypeAlias = tuple[Conversation, dict[str, Any]]
 """Gymnasium's: observation, info."""
@@ -66,6 +66,17 @@ class Streaks:
         if self.invalid >= max_invalid:
             return StopReason.INVALID_CALLS
         return StopReason.REPEATED_ACTION if self.same >= max_same else None
+
+
+def check_limits(**limits: int | None) -> None:
+    """Refuses limits that leave nothing: elsewhere 0 or -1 often stands for no limit at all.
+
+    Raises:
+        ConfigError: one is below 1; None is a default.
+    """
+    for name, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise ConfigError(f"{name} is at least 1, and for no limit a large number; got {limit}")
 
 
 def _alike(one: TurnResult, other: TurnResult) -> bool:

@@ -155,7 +155,8 @@ def _read(body: dict[str, Any]) -> tuple[tuple[Message, ...], tuple[ToolSpec, ..
     messages = body.get("messages")
     if not isinstance(messages, list):
         raise MessageError("a request has a list of messages")
-    max_tokens = body.get("max_completion_tokens") or body.get("max_tokens")
+    limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
+    max_tokens = limits[0] if limits else None
     if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
         raise MessageError(f"max_tokens is a whole number from 1; got {max_tokens!r}")
     tools = () if body.get("tool_choice") == "none" else body.get("tools") or ()

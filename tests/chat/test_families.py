@@ -75,6 +75,30 @@ def test_models_without_a_tool_template_can_be_shown_any_dialect(name: str, dial
     ] == []
 
 
+@pytest.mark.parametrize("name", [*FAMILIES, *TINY])
+def test_a_turn_that_is_only_a_call_has_the_same_ids_however_its_missing_text_is_written(name: str) -> None:
+    """None, as a server sends it, and "", as a parser may leave it: neither is written, nor breaks the prefix."""
+    renderer = RENDERERS.setdefault(name, Renderer(tokenizer_of(name)))
+    call = ToolCall("look", {"x": "1"}, "callaaaa1")
+    sampled = (*renderer.tokenizer.encode(renderer.dialect.render_call(call)), min(renderer.eos_ids))
+
+    def prompts(turn: Message) -> tuple[list[tuple[int, ...]], int]:
+        tracker = TokenTracker(renderer, TOOLS)
+        conversation: tuple[Message, ...] = (user("q"),)
+        found = []
+        for _ in range(3):
+            found.append(tracker.advance(conversation).prompt_ids)
+            tracker.record(sampled)
+            conversation = (*conversation, turn, tool_result(call, "seen"))
+        return [*found, renderer.prompt_ids(conversation, TOOLS)], tracker.forks
+
+    written, forks = prompts(assistant(None, call))
+    for empty in ("", ()):
+        assert prompts(assistant(empty, call)) == (written, forks)
+    assert forks == (2 if renderer.rewrites_history("tool", thinking=False) else 0)
+    assert renderer.decode(written[-1]).count("None") == renderer.decode(written[0]).count("None")
+
+
 def test_thinking_can_be_switched_off_and_then_history_is_rewritten_by_qwen3s_template() -> None:
     on, off = (Renderer(published("qwen3"), thinking=thinking) for thinking in (True, False))
     asked = (user("q"),)

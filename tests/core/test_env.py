@@ -183,6 +183,13 @@ def test_wrong_settings_are_named(kwargs: dict[str, Any]) -> None:
         Guess(**kwargs)
 
 
+@pytest.mark.parametrize("name", ["max_turns", "max_invalid", "max_repeats"])
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_of_nothing_is_refused_and_not_taken_for_no_limit(name: str, limit: int) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is at least 1, .*; got {limit}"):
+        Guess(**{name: limit})
+
+
 def test_an_empty_task_set_is_an_error_in_words() -> None:
     env = Guess(tasks=TaskSet.from_rows([], "mine"))
     with pytest.raises(ConfigError, match=r"'mine' .* is empty"):

@@ -54,6 +54,16 @@ def test_a_run_folder_holds_what_was_asked_and_what_came(guess: str, tmp_path: P
     assert {file.name for file in held.path.iterdir()} == files
 
 
+@pytest.mark.parametrize("live", [1, 2, 4, 64])
+def test_every_task_is_judged_so_often_as_asked_however_many_run_at_once(guess: str, tmp_path: Path, live: int) -> None:
+    """7 tasks x 3 samples: no number of places but the first divides them."""
+    limits = RolloutLimits(live=live, retries=0)
+    summary = run(guess, always(), TaskSet.from_rows(rows(7), "seven"), tmp_path / "run", 3, limits=limits)
+    assert (summary.judged, summary.total, summary.tasks) == (21, 21, 7)
+    found = [(t.task_id, t.sample) for t in open_run(tmp_path / "run").trajectories()]
+    assert sorted(found) == [(f"t{i}", sample) for i in range(7) for sample in range(3)]
+
+
 @pytest.mark.parametrize(
     ("model", "given", "shown"),
     [

@@ -333,6 +333,7 @@ def test_the_folder_is_a_run_like_any_other_and_goes_on_counting(gateway: Any, t
         ({"messages": [{"role": "robot"}]}, "role"),
         ({"messages": [{"role": "user", "content": "a"}], "n": 3}, "n is 1"),
         ({"messages": [{"role": "user", "content": "a"}], "max_tokens": -1}, "whole number from 1"),
+        ({"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 0}, "whole number from 1; got 0"),
         ({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "web"}]}, "a function with a name"),
     ],
 )

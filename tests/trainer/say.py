@@ -62,7 +62,8 @@ def write_place(folder: Path) -> None:
             "max_steps": STEPS, "prompts_per_step": GROUPS, "num_generations": SIZE, "learning_rate": 1e-3,
             "per_device_train_batch_size": 4, "save_steps": 2, "bf16": False, "refill_rounds": 1,
         },
-        "eval": {"tasks": 2, "samples": 1},
+        # A multiple neither of the batch nor of the processes.
+        "eval": {"tasks": 3, "samples": 1},
     }  # fmt: skip
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
 

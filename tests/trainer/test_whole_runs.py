@@ -117,6 +117,9 @@ def test_a_run_of_two_processes_that_is_killed_ends_as_one_that_was_not(place: P
     assert len(trajectories(place / "killed")) == len(other), "one was played twice"
     steps = [json.loads(line) for line in (place / "killed/metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    for when in ("before", "after"):
+        held_out = json.loads((place / "killed/eval" / when / "summary.json").read_text())
+        assert held_out["judged"] == held_out["total"] == held_out["tasks"] == 3
     evaluated = json.loads((place / "evaluated/summary.json").read_text())
     assert evaluated["judged"] == evaluated["total"] == 10
 

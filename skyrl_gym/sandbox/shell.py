@@ -24,7 +24,9 @@ from skyrl_gym.sandbox.running import Pipes, uninterrupted
 
 __all__ = ["DRIVER_ENV", "SHELL_COMMAND", "PipeShell", "RestartingShell"]
 
+# A signal that does nothing here does to commands what it does everywhere; one that is ignored is ignored by them too.
 _DRIVER = r"""
+trap : INT TERM HUP
 while IFS= read -r -d '' -u 200 __n && IFS= read -r -d '' -u 200 __c; do
   eval "$__c" </dev/null >&201 2>&201 200<&- 201>&-
   printf '\001%s %d\001' "$__n" "$?" >&201
@@ -32,7 +34,7 @@ done
 exit 111
 """
 _SUPERVISOR = r"""
-trap '' INT TERM HUP
+trap : INT TERM HUP
 driver=$SKYRL_SHELL_DRIVER
 unset SKYRL_SHELL_DRIVER
 IFS= read -r -d '' secret

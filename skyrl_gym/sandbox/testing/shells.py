@@ -69,6 +69,18 @@ class ShellTests(Harness):
         assert (second.status, second.restarted) == ("ok", False)
         assert second.text == "state:\n"
 
+    @pytest.mark.parametrize(("signal", "code"), [("TERM", 143), ("KILL", 137)])
+    def test_signals_end_what_the_shell_started_and_leave_the_shell(
+        self, in_sandbox: Any, signal: str, code: int
+    ) -> None:
+        ended = f"sleep 600 & kill -{signal} $!; wait $!; echo $?"
+        itself = "A=1; for to in $$ $PPID; do kill -TERM $to; kill -HUP $to; kill -INT $to; done"
+        later = "(sleep 0.2; kill -TERM $PPID $$) &"
+        results = run_all(in_sandbox, ended, itself, later, "sleep 0.4; echo $A")
+        assert results[0].text.splitlines()[-1] == str(code)
+        assert [result.restarted for result in results] == [False] * 4
+        assert results[3].text == "1\n"
+
     def test_a_command_that_kills_its_supervisor_costs_the_shell_not_the_sandbox(self, in_sandbox: Any) -> None:
         first, second = run_all(in_sandbox, "echo before; kill -9 $PPID; kill -9 $$", "echo alive")
         assert (first.text, first.status, first.restarted) == ("before\n", "shell_exited", True)

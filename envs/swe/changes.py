@@ -52,6 +52,8 @@ _BUILD = frozenset(
 _TEST_NAME = re.compile(
     r"test_.*|.*_test\.\w+|.*\.(?:test|spec)\.\w+|.*Tests?\.(?:java|kt)|(?:jest|vitest|karma|\.mocharc|ava)\b.*\.\w+"
 )
+# sympy's own runner of tests.
+_RUNNER = re.compile(r"bin/test|sympy/testing/.*|sympy/utilities/(?:runtests|pytest|randtest)\.py")
 _KEPT_BY_TOOLS = frozenset({".git", "__pycache__", ".pytest_cache", ".hypothesis"})
 _COMPILED = (".pth", ".pyc", ".so")
 # Entry points in them are plugins to pytest.
@@ -122,6 +124,7 @@ def belongs_to_tests(path: str) -> bool:
     """Whether a file is by its name a test, beside tests, or their configuration."""
     parts = PurePosixPath(path).parts
     is_test = _TEST_NAME.fullmatch(parts[-1]) is not None or parts[-1] in _BUILD
+    is_test = is_test or _RUNNER.fullmatch(path) is not None
     return is_test or bool(_TEST_FOLDERS & set(parts[:-1])) or _is_configuration(path)
 
 

@@ -23,13 +23,13 @@ from skyrl_gym.envs.swe.diffs import diff
 from skyrl_gym.envs.swe.instance import Image, Instance
 from skyrl_gym.envs.swe.logs import (
     START,
-    UNITTEST,
     Outcomes,
     as_listed,
     confirmed,
+    is_told_by_runner,
     log_parser,
     reads_pytest,
-    runs_unittest,
+    runner_of,
     section,
     suite_ran,
 )
@@ -40,7 +40,7 @@ from skyrl_gym.envs.swe.report import (
     announced,
     program,
     read_report,
-    unittest_watch,
+    watch,
     without_reports,
 )
 from skyrl_gym.envs.swe.run_tests import PLUGIN
@@ -97,6 +97,8 @@ _FETCH = f'cd "$1" && tar -c --hard-dereference --null -T - 2>/dev/null | head -
 _LAY = 'put="$(mktemp -d)" && tar -x -C "$put" && cp -r --no-preserve=mode "$put/." "$1/"'
 _UNWATCHED = 'cd "$1" && bash "$2/script.sh" 2>&1'
 _BESIDE = 'export PYTHONPATH="$2${PYTHONPATH:+:$PYTHONPATH}" && '
+# Without a seed, sympy's runner would begin another process.
+_SEEDED = 'export PYTHONHASHSEED="${PYTHONHASHSEED:-0}" && '
 _WATCHED = f'export PYTEST_ADDOPTS="-p {PLUGIN} ${{PYTEST_ADDOPTS:-}}" && {_BESIDE}{_UNWATCHED}'
 
 
@@ -177,7 +179,7 @@ async def test_in_container(instance: Instance, changes: Changes) -> TestReport:
         TaskError: the task's own test patch does not apply.
     """
     image = _image(instance)
-    read = await asyncio.to_thread(log_parser, image.log_parser)  # importing one takes seconds
+    read = await asyncio.to_thread(log_parser, image.log_parser, image.eval_script)  # importing one takes seconds
     async with await open_sandbox(_spec(image), "docker") as box:
         await _prepare(box, instance)
         before = await _fetch(box, image, changes)
@@ -196,7 +198,7 @@ test_in_container.__test__ = False  # type: ignore[attr-defined]  # not a test c
 def _check_gradable(instance: Instance) -> None:
     """An agent's work must not be found to be in vain at its end."""
     image = _image(instance)
-    log_parser(image.log_parser)
+    log_parser(image.log_parser, image.eval_script)
     if not image.eval_script and (other := next((name for name in instance.listed if "::" not in name), None)):
         raise TaskError(
             f"task {instance.id}: {other!r} is no test of pytest's, and the row has no eval_script that runs it"
@@ -296,28 +298,29 @@ async def _run_pytest(box: Sandbox, instance: Instance) -> TestReport:
 
 
 async def _run_script(box: Sandbox, image: Image, read: Callable[[str], Outcomes]) -> TestReport:
-    """The script of the data set; where it runs pytest or unittest, their own word counts, not the log."""
+    """The script of the data set; where its runner can be watched, the runner's own word counts, not the log."""
     nonce, folder = secrets.token_hex(16), f"/tmp/{secrets.token_hex(8)}"
     await box.write(f"{folder}/script.sh", image.eval_script.encode())
     command = _UNWATCHED
     if reads_pytest(image.log_parser):
         command = _WATCHED
         await box.write(f"{folder}/{PLUGIN}.py", program().encode())
-    elif runs_unittest(image.eval_script):
-        command = _BESIDE + _UNWATCHED
-        await box.write(f"{folder}/sitecustomize.py", unittest_watch().encode())
+    elif runner := runner_of(image.eval_script):
+        command = (_SEEDED if runner == "sympy" else "") + _BESIDE + _UNWATCHED
+        await box.write(f"{folder}/sitecustomize.py", watch(runner).encode())
         await box.write(f"{folder}/skyrl_tests.py", program().encode())
     if command != _UNWATCHED:
         await box.write(f"{folder}/nonce", nonce.encode())
     result = await box.exec(
         ["bash", "-c", command, "bash", image.repository, folder], timeout_s=TESTS_S, max_bytes=MAX_LOG
     )
+    alone = is_told_by_runner(image.log_parser, image.eval_script)
     if not announced(result, nonce):
-        if image.log_parser == UNITTEST:
+        if alone:
             raise GradeError(f"the tests could not be begun ({result.status}): {result.text.strip()[-500:]}")
         return _read_log(result, image, read)
     report = read_report(result, nonce, codes=(0, 1))
-    if reads_pytest(image.log_parser) or image.log_parser == UNITTEST or not report.intact:
+    if reads_pytest(image.log_parser) or alone or not report.intact:
         return replace(report, outcomes=as_listed(report.outcomes, image.log_parser))
     logged = _read_log(without_reports(result, nonce), image, read)
     return replace(logged, outcomes=confirmed(logged.outcomes, report.outcomes))

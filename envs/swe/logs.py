@@ -14,10 +14,11 @@ __all__ = [
     "Outcomes",
     "as_listed",
     "confirmed",
+    "is_told_by_runner",
     "log_parser",
     "parse_pytest",
     "reads_pytest",
-    "runs_unittest",
+    "runner_of",
     "section",
     "suite_ran",
 ]
@@ -42,6 +43,11 @@ _WORDS = {
     "FAIL": "failed",
     "SKIP": "skipped",
 }
+_COMMANDS = {
+    "unittest": r"-m unittest\b|\bruntests\.py|\bmanage\.py test\b",
+    "sympy": r"(?:^|[\s;&/])bin/test(?:\s|$)",
+}
+_SYMPY = "parse_log_sympy"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 _STATUS = "PASSED|FAILED|ERROR|SKIPPED|XFAILED|XFAIL|XPASSED|XPASS"
 # A test's brackets may hold anything; what follows " - " after them is a message.
@@ -65,8 +71,10 @@ _RAN = re.compile(
 )
 
 
-def log_parser(name: str) -> Callable[[str], Outcomes]:
+def log_parser(name: str, script: str) -> Callable[[str], Outcomes]:
     """The reader of a kind of log, by SWE-bench's name (`parse_log_django`), or `multi-swe-bench:ORG/REPO#NUMBER`.
+
+    Where a script runs a runner that tells all itself, the log says nothing.
 
     Raises:
         MissingDependency: the package that reads it is not installed.
@@ -74,8 +82,8 @@ def log_parser(name: str) -> Callable[[str], Outcomes]:
     """
     if reads_pytest(name):
         return parse_pytest
-    if name == UNITTEST:
-        return lambda log: {}  # unittest itself is asked
+    if is_told_by_runner(name, script):
+        return lambda log: {}
     if name.startswith("multi-swe-bench:"):
         return _multi_swe_parser(name.partition(":")[2])
     return _swebench_parser(name)
@@ -125,9 +133,15 @@ def reads_pytest(name: str) -> bool:
     return name.removeprefix("parse_log_") in (*_PLAIN, *_CUT, "matplotlib", "r2e")
 
 
-def runs_unittest(script: str) -> bool:
-    """Whether a script runs unittest, or a runner that is built on it."""
-    return re.search(r"-m unittest\b|\bruntests\.py|\bmanage\.py test\b", script) is not None
+def runner_of(script: str) -> str:
+    """Which runner that can be watched a script runs: `unittest`, or one that is built on it; `sympy`; or none."""
+    found = (runner for runner, command in _COMMANDS.items() if re.search(command, script))
+    return next(found, "")
+
+
+def is_told_by_runner(name: str, script: str) -> bool:
+    """Whether no log is read: the runner's own word has all names that go with this reader."""
+    return name == UNITTEST or (name == _SYMPY and runner_of(script) == "sympy")
 
 
 def confirmed(logged: Outcomes, ran: Outcomes) -> dict[str, str]:

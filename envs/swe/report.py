@@ -20,7 +20,7 @@ __all__ = [
     "planted_test",
     "program",
     "read_report",
-    "unittest_watch",
+    "watch",
     "without_reports",
 ]
 
@@ -78,9 +78,9 @@ def program() -> str:
     return (files("skyrl_gym.envs.swe") / "run_tests.py").read_text()
 
 
-def unittest_watch() -> str:
-    """The source of what watches a run of unittest's."""
-    return (files("skyrl_gym.envs.swe") / "watch_unittest.py").read_text()
+def watch(runner: str) -> str:
+    """The source of what watches a run of `unittest` or `sympy`."""
+    return (files("skyrl_gym.envs.swe") / f"watch_{runner}.py").read_text()
 
 
 def without_reports(result: ExecResult, nonce: str) -> ExecResult:

@@ -57,20 +57,36 @@ def pytest_unconfigure(config: Any) -> None:
 def _take_order() -> "_Watcher | None":
     """The watcher of a run by another program. Runs that this one starts find no order."""
     os.environ.pop("PYTEST_ADDOPTS", None)
+    nonce = taken_nonce()
+    return None if nonce is None else _Watcher(nonce, "")
+
+
+def taken_nonce() -> "str | None":
+    """The nonce beside this file, which is then no more."""
     try:
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "nonce")) as file:
             nonce = file.read()
         os.unlink(file.name)
     except OSError:
         return None
-    return _Watcher(nonce, "")
+    return nonce
+
+
+def own_command() -> "list[str]":
+    """The words that this process was started with."""
+    try:
+        with open("/proc/self/cmdline") as file:
+            return file.read().split("\0")
+    except OSError:
+        return []
 
 
 # pytest replaces these itself, later.
 _OWN = ("_getini_unknown_type", "makedir")
 
 
-def _fingerprint(modules: "list[Any]") -> "dict[tuple[str, ...], int]":
+def fingerprint(modules: "list[Any]") -> "dict[tuple[str, ...], int]":
+    """What modules have of functions and methods, to be compared."""
     found: dict[tuple[str, ...], int] = {}
     for module in modules:
         for name, value in vars(module).items():
@@ -95,6 +111,19 @@ def test_files() -> "dict[str, str]":
     return found
 
 
+class Report:
+    """Lines that whoever ordered the run knows by the nonce."""
+
+    def __init__(self, nonce: str) -> None:
+        self._nonce = nonce
+        self._file = os.fdopen(os.dup(1), "w")
+
+    def say(self, what: object) -> None:
+        """Writes one."""
+        self._file.write("\n" + self._nonce + json.dumps(what) + "\n")
+        self._file.flush()
+
+
 class _Watcher:
     """Collects outcomes as pytest's own reports give them, from the moment that it announces itself.
 
@@ -107,8 +136,7 @@ class _Watcher:
         self.code = -1
         self.outcomes: dict[str, str] = {}
         self.messages: dict[str, str] = {}
-        self._nonce = nonce
-        self._report = os.fdopen(os.dup(1), "w")
+        self._report = Report(nonce)
         self._modules: list[Any] = []
         self._before: dict[tuple[str, ...], int] = {}
         self._files: dict[str, str] = {}
@@ -122,23 +150,19 @@ class _Watcher:
 
         hook = vars(_Watcher)["pytest_load_initial_conftests"]
         pytest.hookimpl(hookwrapper=True, tryfirst=True)(hook)
-        self._say("begun")
+        self._report.say("begun")
 
     def finish(self, code: int) -> None:
         """Reports, with pytest's exit status."""
-        intact = self.canary_failed and bool(self._before) and _fingerprint(self._modules) == self._before
+        intact = self.canary_failed and bool(self._before) and fingerprint(self._modules) == self._before
         now = test_files()
         intact = intact and all(now.get(name) == held for name, held in self._files.items())
-        self._say({"code": code, "intact": intact, "outcomes": self.outcomes, "messages": self.messages})
-
-    def _say(self, what: object) -> None:
-        self._report.write("\n" + self._nonce + json.dumps(what) + "\n")
-        self._report.flush()
+        self._report.say({"code": code, "intact": intact, "outcomes": self.outcomes, "messages": self.messages})
 
     def pytest_load_initial_conftests(self) -> "Iterator[None]":
         # Installed plugins may have changed pytest by now; no code of the repository has run.
         self._modules = [m for n, m in sys.modules.items() if n.split(".")[0] in ("_pytest", "pluggy", "pytest")]
-        self._before = _fingerprint(self._modules)
+        self._before = fingerprint(self._modules)
         self._files = test_files()
         yield
 

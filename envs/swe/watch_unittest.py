@@ -11,9 +11,10 @@ It runs on every Python from 3.6 on: images of old repositories have nothing new
 """
 
 import atexit
-import json
 import os
 from typing import Any
+
+from skyrl_tests import Report, own_command, taken_nonce, test_files  # type: ignore[import-not-found]  # a sibling
 
 _ADDED = {
     "addSuccess": "passed",
@@ -28,17 +29,7 @@ _RUNNERS = ("unittest", "runtests.py", "manage.py")
 
 def _take_order() -> "str | None":
     """The nonce, if this process is the one that runs the tests."""
-    try:
-        with open("/proc/self/cmdline") as file:
-            words = file.read().split("\0")
-        if not any(os.path.basename(word) in _RUNNERS for word in words):
-            return None
-        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "nonce")) as file:
-            nonce = file.read()
-        os.unlink(file.name)
-    except OSError:
-        return None
-    return nonce
+    return taken_nonce() if any(os.path.basename(word) in _RUNNERS for word in own_command()) else None
 
 
 class _Watcher:
@@ -46,9 +37,8 @@ class _Watcher:
 
     def __init__(self, nonce: str) -> None:
         self.outcomes: dict[str, str] = {}
-        self._nonce = nonce
         self._pid = os.getpid()
-        self._report = os.fdopen(os.dup(1), "w")
+        self._report = Report(nonce)
         import unittest.case
         import unittest.result
         import unittest.runner
@@ -60,23 +50,16 @@ class _Watcher:
         self._sub_test(result)
         self._watched_classes = (result, unittest.case.TestCase, unittest.suite.BaseTestSuite, unittest.suite.TestSuite)
         self._before = self._functions()
-        from skyrl_tests import test_files  # type: ignore[import-not-found]  # a sibling, where this is put
-
-        self._test_files = test_files
         self._files = test_files()
-        self._say("begun")
+        self._report.say("begun")
 
     def finish(self) -> None:
         """Reports."""
         if os.getpid() == self._pid:  # not a forked child
-            now = self._test_files()
+            now = test_files()
             rewritten = any(now.get(name) != held for name, held in self._files.items())
             intact = self._functions() == self._before and not rewritten
-            self._say({"code": 0, "intact": intact, "outcomes": self.outcomes, "messages": {}})
-
-    def _say(self, what: object) -> None:
-        self._report.write("\n" + self._nonce + json.dumps(what) + "\n")
-        self._report.flush()
+            self._report.say({"code": 0, "intact": intact, "outcomes": self.outcomes, "messages": {}})
 
     def _functions(self) -> "list[Any]":
         """How tests are run and told of; helpers like assertEqual are the tests' own to extend."""

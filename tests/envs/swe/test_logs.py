@@ -135,4 +135,4 @@ def test_another_runners_logs_need_the_package_that_reads_them(package: str, nam
     if importlib.util.find_spec(package):
         pytest.skip(f"{package} is installed")
     with pytest.raises(MissingDependency, match=r"pip install 'skyrl-suite\[(swebench|multi-swe-bench)\]'"):
-        log_parser(name)
+        log_parser(name, "go test ./...")

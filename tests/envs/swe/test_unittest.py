@@ -12,7 +12,7 @@ import pytest
 
 from skyrl_gym import ToolCall
 from skyrl_gym.envs.swe import container
-from skyrl_gym.envs.swe.logs import confirmed, runs_unittest
+from skyrl_gym.envs.swe.logs import confirmed, runner_of
 from skyrl_gym.envs.swe.solve import gold_actions
 from skyrl_gym.errors import GradeError
 from skyrl_gym.sandbox import Mount, SandboxSpec, open_sandbox, pool
@@ -63,7 +63,7 @@ def read_log(log: str) -> dict[str, str]:
 @pytest.fixture(params=["unittest", "parse_log_of_lines"])
 def task(request: pytest.FixtureRequest, names: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Task:
     if request.param != "unittest":
-        monkeypatch.setattr(container, "log_parser", lambda name: read_log)
+        monkeypatch.setattr(container, "log_parser", lambda name, script: read_log)
     lists = {"FAIL_TO_PASS": [names[0]], "PASS_TO_PASS": [names[1]]}
     return Task.from_row({**ROW, **lists, "log_parser": request.param})
 
@@ -149,14 +149,15 @@ def test_what_unittest_told_goes_before_a_log_whose_own_names_pass_only_if_as_ma
 
 
 @pytest.mark.parametrize(
-    ("script", "runs"),
+    ("script", "runner"),
     [
-        ("python -m unittest -v", True),
-        ("./tests/runtests.py --verbosity 2 --settings=test_sqlite --parallel 1 queries", True),
-        ("python manage.py test app", True),
-        ("bin/test -C --verbose sympy/core", False),
-        ("go test ./...", False),
+        ("python -m unittest -v", "unittest"),
+        ("./tests/runtests.py --verbosity 2 --settings=test_sqlite --parallel 1 queries", "unittest"),
+        ("python manage.py test app", "unittest"),
+        ("PYTHONWARNINGS='ignore' bin/test -C --verbose sympy/core", "sympy"),
+        (": start\nbin/test sympy/core", "sympy"),
+        ("cd sbin/test-kit && go test ./...", ""),
     ],
 )
-def test_which_scripts_run_unittest(script: str, runs: bool) -> None:
-    assert runs_unittest(script) == runs
+def test_which_scripts_run_a_runner_that_can_be_watched(script: str, runner: str) -> None:
+    assert runner_of(script) == runner

@@ -153,6 +153,22 @@ class SandboxBackend(ABC):
             code = code if code >= 0 else 128 - code
         return ExecResult(output.value(), code, status, time.monotonic() - began, output.dropped)
 
+    async def inspect(
+        self,
+        command: list[str],
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        max_bytes: int = 1_048_576,
+    ) -> ExecResult:
+        """As `exec`, unless there is something quicker; see `Sandbox.inspect`."""
+        return await self.exec(command, timeout_s=timeout_s, stdin=stdin, env=env, max_bytes=max_bytes)
+
+    def layer(self, target: str) -> str | None:
+        """None, unless a backend knows of one; see `Sandbox.layer`."""
+        return None
+
     async def shell(self) -> Shell:
         """The persistent shell."""
         self._check_open()
@@ -163,7 +179,7 @@ class SandboxBackend(ABC):
     async def read(self, path: str | PurePosixPath, *, max_bytes: int = 16_777_216) -> bytes:
         """A file's bytes; see `Sandbox.read`."""
         command = ["sh", "-c", _READ, "sh", _name(path), str(max_bytes + 1)]
-        result = await self._file_command(command, max_bytes=2 * max_bytes + 2)
+        result = await self.inspect(command, timeout_s=FILE_TIMEOUT_S, max_bytes=2 * max_bytes + 2)
         _raise_for(result, path)
         if len(result.output) > max_bytes:
             raise SandboxError(f"{path} is larger than {max_bytes} bytes")
@@ -171,22 +187,23 @@ class SandboxBackend(ABC):
 
     async def write(self, path: str | PurePosixPath, data: bytes) -> None:
         """Writes a file; see `Sandbox.write`."""
-        result = await self._file_command(["sh", "-c", _WRITE, "sh", _name(path)], stdin=data)
-        _raise_for(result, path)
+        command = ["sh", "-c", _WRITE, "sh", _name(path)]
+        _raise_for(await self.inspect(command, timeout_s=FILE_TIMEOUT_S, stdin=data), path)
 
     async def upload(self, source: Path, target: str | PurePosixPath, *, max_bytes: int = 268_435_456) -> None:
         """Copies a file or folder into the sandbox; see `Sandbox.upload`."""
         path = PurePosixPath(_name(target))
         folder, archive = await asyncio.to_thread(pack, source, path, max_bytes=max_bytes)
         command = ["sh", "-c", _UNPACK, "sh", str(folder)]
-        _raise_for(await self._file_command(command, stdin=archive), target)
+        _raise_for(await self.inspect(command, timeout_s=FILE_TIMEOUT_S, stdin=archive), target)
 
     async def download(self, source: str | PurePosixPath, target: Path, *, max_bytes: int = 268_435_456) -> None:
         """Copies a file or folder out of the sandbox; see `Sandbox.download`."""
         path = PurePosixPath(_name(source))
         folder, name = (path, ".") if path.name in ("", "..") else (path.parent, path.name)
         room = max_bytes + max_bytes // 4 + ARCHIVE_ROOM
-        result = await self._file_command(["sh", "-c", _PACK, "sh", str(folder), name], max_bytes=2 * room)
+        command = ["sh", "-c", _PACK, "sh", str(folder), name]
+        result = await self.inspect(command, timeout_s=FILE_TIMEOUT_S, max_bytes=2 * room)
         _raise_for(result, source)
         if len(result.output) > room:
             raise SandboxError(f"{source} is larger than {max_bytes} bytes")
@@ -247,9 +264,6 @@ class SandboxBackend(ABC):
             return
         await self._tear_down(self._entry)
         self._ledger.strike(self._entry)
-
-    async def _file_command(self, command: list[str], stdin: bytes = b"", max_bytes: int = 1_048_576) -> ExecResult:
-        return await self.exec(command, timeout_s=FILE_TIMEOUT_S, stdin=stdin, max_bytes=max_bytes)
 
     async def _tear_down(self, entry: Entry) -> None:
         try:

@@ -144,6 +144,30 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def inspect(
+        self,
+        command: list[str],
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        max_bytes: int = 1_048_576,
+    ) -> ExecResult:
+        """As `exec`, for a tool's own look at the files: by a process that is there already, if the backend has one.
+
+        Raises:
+            OSError: the sandbox's processes or memory are used up.
+            SandboxLost: the sandbox died.
+        """
+        ...
+
+    def layer(self, target: str) -> str | None:
+        """Where `inspect` sees all that was written below the target of a private mount, and nothing else.
+
+        None where that is not kept apart. What was removed stands there as a character device.
+        """
+        ...
+
     async def shell(self) -> Shell:
         """The sandbox's persistent shell, started on first use."""
         ...

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 from skyrl_gym.errors import SandboxError, SandboxLost
-from skyrl_gym.sandbox import backend, idmapped, namespaces, seccomp
+from skyrl_gym.sandbox import idmapped, namespaces, seccomp
 from skyrl_gym.sandbox.backend import SandboxBackend, fits
 from skyrl_gym.sandbox.base import ExecResult, ExecStatus, Mount, SandboxSpec, Snapshot
 from skyrl_gym.sandbox.children import Child, spawn
@@ -225,7 +225,8 @@ class BubblewrapSandbox(SandboxBackend):
     async def _spawn(self, command: Sequence[str], env: Mapping[str, str], interactive: bool) -> Running:
         assert self._holder is not None
         # Not as arguments, which every user of the machine can read.
-        options = "\0".join(namespaces.command_options(self.spec, env)).encode()
+        layers = self._overlaid if command is SESSION_COMMAND else ()
+        options = "\0".join(namespaces.command_options(self.spec, env, layers)).encode()
         if interactive and (free := [place for place in self._places if place.free]):
             return await self._place(self._holder, free[0], command, options)
         files = {"--args": options}
@@ -242,18 +243,26 @@ class BubblewrapSandbox(SandboxBackend):
         number = int((await holder.ask(place.request(options, command)))[-1])
         return Placed(place, await place.opened(), holder.init, number)
 
-    async def _file_command(self, command: list[str], stdin: bytes = b"", max_bytes: int = 1_048_576) -> ExecResult:
+    async def inspect(
+        self,
+        command: list[str],
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        max_bytes: int = 1_048_576,
+    ) -> ExecResult:
         """By a session of its own, whose processes no command of the shell or of `exec` can see."""
         if not fits(command):  # as `exec` says it
-            return await super()._file_command(command, stdin, max_bytes)
+            return await self.exec(command, timeout_s=timeout_s, stdin=stdin, env=env, max_bytes=max_bytes)
         began = time.monotonic()
         output = CappedOutput(max_bytes)
         async with self._file_lock:
             self._files = self._files or await self._open_session()
             code: int | None = None
             try:
-                async with asyncio.timeout(backend.FILE_TIMEOUT_S) as clock:
-                    code = await self._files.run(command, {}, stdin, output)
+                async with asyncio.timeout(timeout_s) as clock:
+                    code = await self._files.run(command, env or {}, stdin, output)
             except TimeoutError:
                 if not clock.expired():
                     raise
@@ -266,6 +275,11 @@ class BubblewrapSandbox(SandboxBackend):
                     await uninterrupted(session.close())
         status: ExecStatus = "timeout" if code is None else "ok"
         return ExecResult(output.value(), code, status, time.monotonic() - began, output.dropped)
+
+    def layer(self, target: str) -> str | None:
+        """The upper folder of an overlaid mount, which only the session of `inspect` is shown."""
+        mounted = (number for number in self._overlaid if self.spec.mounts[number].target == target)
+        return next((namespaces.layer(number) for number in mounted), None)
 
     async def _open_session(self) -> Session:
         running = await self._begin(SESSION_COMMAND, SESSION_ENV, interactive=True)

@@ -75,6 +75,22 @@ class FakeSandbox:
         line = command if isinstance(command, str) else shlex.join(command)
         return await self.run(line, timeout_s=timeout_s, max_bytes=max_bytes)
 
+    async def inspect(
+        self,
+        command: list[str],
+        *,
+        timeout_s: float,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        max_bytes: int = 1_048_576,
+    ) -> ExecResult:
+        """What `answer` says."""
+        return await self.exec(command, timeout_s=timeout_s, max_bytes=max_bytes)
+
+    def layer(self, target: str) -> str | None:
+        """None: nothing is kept apart."""
+        return None
+
     async def run(self, command: str, *, timeout_s: float, max_bytes: int = 65_536) -> ExecResult:
         """What `answer` says: the fake is its own shell."""
         self._use()

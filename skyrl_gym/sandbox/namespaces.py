@@ -25,6 +25,7 @@ __all__ = [
     "command_options",
     "enter",
     "holder",
+    "layer",
     "limited_bwrap",
     "overlay_all",
     "pack",
@@ -202,8 +203,13 @@ def unpack() -> list[str]:
     return ["tar", "-C", "/box", "--xattrs", "--xattrs-include=user.*", "-xpf", "-"]
 
 
-def command_options(spec: SandboxSpec, env: Mapping[str, str]) -> list[str]:
-    """Bubblewrap's options for one command inside a holder."""
+def layer(number: int) -> str:
+    """Where a command that is shown the layer of an overlaid mount sees it."""
+    return f"/layers/{number}"
+
+
+def command_options(spec: SandboxSpec, env: Mapping[str, str], layers: Iterable[int] = ()) -> list[str]:
+    """Bubblewrap's options for one command inside a holder; it is shown these overlaid mounts' layers too."""
     everything = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", **env}
     return [
         *_stripped(),
@@ -212,6 +218,7 @@ def command_options(spec: SandboxSpec, env: Mapping[str, str]) -> list[str]:
         *(part for name in ("passwd", "group", "hosts") for part in ("--ro-bind", f"/box/etc/{name}", f"/etc/{name}")),
         *("--bind", "/box/shm", "/dev/shm", "--bind", "/box/tmp", "/tmp", "--bind", "/box/work", spec.workdir),
         *_mounts(spec),
+        *(part for number in layers for part in ("--ro-bind", f"/box/{number}/upper", layer(number))),
         # What bubblewrap itself keeps in memory has no limit.
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *(part for name, value in everything.items() for part in ("--setenv", name, value)),

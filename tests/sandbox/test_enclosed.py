@@ -65,7 +65,7 @@ def test_a_placed_shell_and_one_that_entered_are_enclosed_alike() -> None:
 def test_what_reads_and_writes_files_inherits_nothing_else() -> None:
     async def main() -> bytes:
         async with await open_sandbox(SandboxSpec()) as box:
-            return (await box._file_command(["ls", "/proc/self/fd"])).output  # type: ignore[attr-defined]
+            return (await box.inspect(["ls", "/proc/self/fd"], timeout_s=60)).output
 
     assert asyncio.run(main()) == b"0\n1\n2\n3\n"
 

@@ -58,6 +58,19 @@ class CommandTests(Harness):
         result = in_sandbox(work)
         assert (result.code, result.status) == (code, "ok"), result.text
 
+    def test_an_inspection_is_answered_as_a_command_is(self, in_sandbox: Any) -> None:
+        async def work(box: Any) -> None:
+            await box.write("a", b"1")
+            for ask in (box.exec, box.inspect):
+                assert (await ask(["cat", "a", "-"], timeout_s=10, stdin=b"2")).output == b"12"
+                assert (await ask(["bash", "-c", "echo $X; exit 3"], timeout_s=10, env={"X": "given"})).code == 3
+                late = await ask(["sleep", "600"], timeout_s=0.2)
+                assert (late.code, late.status) == (None, "timeout")
+                assert (await ask(["echo", "x" * 200_000], timeout_s=10)).code == 126
+                assert (await ask(["head", "-c", "9999", "/dev/zero"], timeout_s=10, max_bytes=99)).dropped_bytes > 0
+
+        in_sandbox(work)
+
     def test_a_backend_fulfils_the_protocol(self, in_sandbox: Any) -> None:
         async def work(box: Any) -> Any:
             assert isinstance(box, Sandbox)

@@ -51,6 +51,31 @@ class SnapshotTests(Harness):
 
         in_sandbox(work, repository)
 
+    def test_a_layer_holds_what_was_written_and_only_an_inspection_sees_it(
+        self, in_sandbox: Any, repository: Any
+    ) -> None:
+        async def work(box: Any) -> None:
+            layer = box.layer("/work")
+            assert box.layer("/work/folder") is None
+            if layer is None:
+                pytest.skip("this backend keeps no layer")
+
+            async def written() -> list[str]:
+                found = await box.inspect(["find", layer, "-mindepth", "1", "-printf", "%y %P\n"], timeout_s=10)
+                return sorted(found.text.splitlines())
+
+            assert await written() == []
+            await box.exec("echo more >> a; rm folder/old; mkdir new; touch new/file", timeout_s=10)
+            assert await written() == ["c folder/old", "d folder", "d new", "f a", "f new/file"]
+            async with await box.snapshot() as snapshot:
+                await box.restore(snapshot)
+            assert await written() == ["c folder/old", "d folder", "d new", "f a", "f new/file"]
+            assert (await box.inspect(["touch", f"{layer}/forbidden"], timeout_s=10)).code != 0
+            for look in (box.exec, (await box.shell()).run):
+                assert (await look(f"ls {layer}", timeout_s=10)).code != 0
+
+        in_sandbox(work, repository)
+
     def test_branches_of_a_fork_do_not_see_each_other(self, in_sandbox: Any, repository: Any, ledger: Ledger) -> None:
         async def work(box: Any) -> None:
             await box.exec(CHANGES, timeout_s=10)

@@ -134,15 +134,14 @@ def near_names(index: Index, name: str, score: float = NEAR_SCORE) -> list[str]:
 def bm25(index: Index, text: str, path: str | None, limit: int = 5) -> tuple[list[str], dict[str, float]]:
     """The files that hold the words of a text best, and how much each of these words tells."""
     count = len(index.paths) or 1
-    lengths = {**index.base.words.lengths, **index.patch.words.lengths}
-    average = sum(lengths.values()) / count or 1
+    average = index.words_in_all / count or 1
     scores: dict[str, float] = defaultdict(float)
     weights: dict[str, float] = {}
     for part in dict.fromkeys(subwords(text)):
         times = index.times(part)
         weights[part] = math.log(1 + (count - len(times) + 0.5) / (len(times) + 0.5))
         for file, frequency in times.items():
-            longer = 1 - B + B * lengths[file] / average
+            longer = 1 - B + B * index.words_in(file) / average
             scores[file] += weights[part] * frequency * (K1 + 1) / (frequency + K1 * longer)
     weighed = {file: score * (TEST_WEIGHT if is_test(file) else 1) for file, score in scores.items()}
     best = sorted((file for file in scores if within(file, path)), key=lambda file: (-weighed[file], file))

@@ -9,7 +9,8 @@ from skyrl_gym.errors import ToolError
 from skyrl_gym.tools.code_search import show
 from skyrl_gym.tools.code_search.answers import AROUND, Mode, answer, by_words
 from skyrl_gym.tools.code_search.lookup import is_pattern, within
-from skyrl_gym.tools.code_search.repository import Match, Place, Repository
+from skyrl_gym.tools.code_search.place import Place
+from skyrl_gym.tools.code_search.repository import Match, Repository
 from skyrl_gym.tools.code_search.store import Store, default_store
 from skyrl_gym.tools.code_search.table import Index
 from skyrl_gym.tools.code_search.tracker import Tracker

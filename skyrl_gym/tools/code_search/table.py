@@ -148,6 +148,17 @@ class Index:
         shown = {path: count for path, count in self.base.words.times(part).items() if path not in self.hidden}
         return {**shown, **self.patch.words.times(part)}
 
+    @cached_property
+    def words_in_all(self) -> int:
+        """How many words all files together hold."""
+        hidden = sum(self.base.words.lengths[path] for path in self.hidden)
+        return self.base.words.total - hidden + self.patch.words.total
+
+    def words_in(self, path: str) -> int:
+        """How many words a file holds."""
+        known = self.patch if path in self.patch.files else self.base
+        return known.words.lengths[path]
+
     def like(self, part: str) -> set[str]:
         """The names of definitions that hold a part or all its words; a few perhaps of files that are gone by now."""
         words = subwords(part)
@@ -156,7 +167,8 @@ class Index:
 
     def spelled(self, form: str) -> list[str]:
         """The names whose plain form this is."""
-        return [name for table in self.tables for name in table.spellings.spelled.get(form, ())]
+        known = (table.spellings.spelled.get(form, ()) for table in self.tables)
+        return list(dict.fromkeys(name for names in known for name in names))
 
     def _shown(self, paths: Iterable[str]) -> list[str]:
         return [path for path in paths if path not in self.hidden]

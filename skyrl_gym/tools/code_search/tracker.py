@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 
-from skyrl_gym.tools.code_search.repository import Listing, Repository
+from skyrl_gym.tools.code_search.listing import Listing
+from skyrl_gym.tools.code_search.repository import Repository
 from skyrl_gym.tools.code_search.store import Store, digest
 from skyrl_gym.tools.code_search.table import Index, Source, Table
 
@@ -43,7 +44,7 @@ class Tracker:
             listing = await self.repository.listing(self._listing)
             if self._index is None or self._listing is None:
                 self._index = Index(await self._shared_table(listing.sources))
-            elif listing.sources != self._listing.sources:
+            elif listing is not self._listing and listing.sources != self._listing.sources:
                 self._index = await self._changed(self._index, self._listing.sources, listing.sources)
             self._listing = listing
             return self._index
@@ -91,8 +92,12 @@ class Tracker:
     async def _changed(self, index: Index, old: Mapping[str, str], new: Mapping[str, str]) -> Index:
         gone = [path for path in old if path not in new]
         changed = [path for path, stamp in new.items() if old.get(path) != stamp]
-        fresh = await self._read(changed)
-        touched = {*gone, *changed}
+        read = await self._read(changed)
+        same = {path for path, held in read.items() if (was := index.source(path)) and was.data == held.data}
+        fresh = {path: source for path, source in read.items() if path not in same}
+        touched = {*gone, *changed} - same
+        if not touched:
+            return index
         kept = {path: source for path, source in index.patch.files.items() if path not in touched}
         patch = await asyncio.to_thread(Table, {**kept, **fresh})
         return Index(index.base, index.hidden | (touched & index.base.files.keys()), patch)

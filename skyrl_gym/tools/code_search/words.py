@@ -70,6 +70,7 @@ class Words:
             for word, count in counts.items():
                 if word[0] > _NINE:
                     self._places[word].extend((number, count))
+        self.total = sum(self.lengths.values())
         self._parts: dict[str, list[bytes]] = defaultdict(list)
         for word in self._places:
             for part in set(subwords(word.decode())):

@@ -313,9 +313,12 @@ class Liar:
     def __init__(self, box: Sandbox, other: Sandbox) -> None:
         self._box, self._other = box, other
 
-    async def exec(self, command: Any, **settings: Any) -> Any:
+    async def inspect(self, command: Any, **settings: Any) -> Any:
         box = self._other if any("sha256sum" in word for word in command) else self._box
-        return await box.exec(command, **settings)
+        return await box.inspect(command, **settings)
+
+    def layer(self, target: str) -> str | None:
+        return self._box.layer(target)
 
 
 def test_an_episode_that_lies_about_its_files_misleads_no_other(repository: Path) -> None:

@@ -5,8 +5,9 @@ a filter of system calls (`skyrl_gym.sandbox.seccomp`); an environment of its ow
 /usr, a few files of /etc and the mounts are there. All that is written lies in memory, at most `disk_mb`, and goes
 when the sandbox goes. Processes are limited for the sandbox as a whole. As root, the sandbox runs as an unprivileged
 user.
-What does not: memory is limited for each process, not for all of them together; CPU time is not limited;
-/proc/meminfo shows the host's; a flaw of the kernel's is not contained.
+Where the kernel gives us control groups (`skyrl_gym.sandbox.cgroups`), memory is limited for the sandbox as a whole,
+files in it included, and CPU time by `Limits.cpus`; elsewhere memory is for each process, and CPU time is not.
+What does not hold: /proc/meminfo shows the host's; a flaw of the kernel's is not contained.
 
 A command of `exec` has a pid namespace of its own: it shares files and network with the shell, not processes.
 """
@@ -30,6 +31,7 @@ from skyrl_gym.errors import SandboxError, SandboxLost
 from skyrl_gym.sandbox import idmapped, namespaces, seccomp
 from skyrl_gym.sandbox.backend import SandboxBackend, fits
 from skyrl_gym.sandbox.base import ExecResult, ExecStatus, Mount, SandboxSpec, Snapshot
+from skyrl_gym.sandbox.cgroups import ControlGroup, hierarchy
 from skyrl_gym.sandbox.children import Child, spawn
 from skyrl_gym.sandbox.enclosed import Entered, Place, Placed
 from skyrl_gym.sandbox.ledger import Entry, Ledger
@@ -92,14 +94,16 @@ class _Holder:
 class BubblewrapSandbox(SandboxBackend):
     """A holder of namespaces, entered by each command.
 
-    Capabilities: `processes:rlimit`, `memory:rlimit`, `disk:tmpfs`; `seccomp` where this machine's system calls are
-    known; with private mounts `private:overlay` (copy-on-write), or `private:copy` where one of them had to be copied.
+    Capabilities: `processes:rlimit`, `disk:tmpfs`; `memory:cgroup` and, when asked for, `cpu:cgroup`, or
+    `memory:rlimit` where there are no control groups; `seccomp` where this machine's system calls are known; with
+    private mounts `private:overlay` (copy-on-write), or `private:copy` where one of them had to be copied.
     """
 
     backend: ClassVar[str] = "bubblewrap"
     _holder: _Holder | None = None
     _overlaid: frozenset[int] = frozenset()
     _files: Session | None = None
+    _group: ControlGroup | None = None
 
     def __init__(self, spec: SandboxSpec, ledger: Ledger) -> None:
         super().__init__(spec, ledger)
@@ -112,6 +116,7 @@ class BubblewrapSandbox(SandboxBackend):
         mounts = self.spec.mounts
         private = {number for number, mount in enumerate(mounts) if mount.mode == "private"}
         shown = _shown(mounts)
+        await self._make_group(entry)
         await self._start_holder(entry, shown)
         saved = snapshot if isinstance(snapshot, FileSnapshot) else None
         if saved is not None:
@@ -125,7 +130,7 @@ class BubblewrapSandbox(SandboxBackend):
         for number in private - self._overlaid if saved is None else ():
             await asyncio.to_thread(self._copy, number)
         how = {"private:copy" if private - self._overlaid else "private:overlay"} if private else set()
-        self.capabilities = bubblewrap_limits() | how
+        self.capabilities = bubblewrap_limits(self._group.held if self._group else ()) | how
 
     async def _save(self) -> FileSnapshot:
         private = (number for number, mount in enumerate(self.spec.mounts) if mount.mode == "private")
@@ -151,6 +156,16 @@ class BubblewrapSandbox(SandboxBackend):
             return set()
         return wanted & shown | self._attach(wanted - shown)
 
+    async def _make_group(self, entry: Entry) -> None:
+        entry.undo = self._remove_group
+        if groups := await asyncio.to_thread(hierarchy):
+            self._group = groups.group(self.spec.limits)
+
+    def _remove_group(self) -> None:
+        if self._group is not None:
+            self._group.remove()
+            self._group = None
+
     async def _start_holder(self, entry: Entry, shown: Mapping[int, str]) -> None:
         with pipe() as (info, writer):
             try:
@@ -170,7 +185,7 @@ class BubblewrapSandbox(SandboxBackend):
             for _ in range(PLACES):
                 self._places.append(Place(seccomp.program()))
             given = [number for place in self._places for number in place.descriptors]
-            command = namespaces.holder(self.spec, shown, info.fileno(), given)
+            command = self._joining(namespaces.holder(self.spec, shown, info.fileno(), given))
             self._holder = _Holder(await spawn(*command, env=ENVIRONMENT, pass_fds=(info.fileno(), *given)))
         for place in self._places:
             place.inherited()
@@ -220,7 +235,10 @@ class BubblewrapSandbox(SandboxBackend):
 
     def _enter(self) -> list[str]:
         assert self._holder is not None and self._holder.init is not None
-        return namespaces.enter(self._holder.init, network=self.spec.network)
+        return self._joining(namespaces.enter(self._holder.init, network=self.spec.network))
+
+    def _joining(self, command: list[str]) -> list[str]:
+        return command if self._group is None else self._group.joining(command)
 
     async def _spawn(self, command: Sequence[str], env: Mapping[str, str], interactive: bool) -> Running:
         assert self._holder is not None
@@ -299,14 +317,17 @@ class BubblewrapSandbox(SandboxBackend):
     async def _demolish(self, entry: Entry) -> None:
         while self._places:
             self._places.pop().close()
-        if self._holder is None:
-            return
+        if self._holder is not None:
+            await self._end_holder(self._holder, entry)
+            self._holder = None
+        await asyncio.to_thread(self._remove_group)
+
+    async def _end_holder(self, holder: _Holder, entry: Entry) -> None:
         self._kill_first()
         # Before its first process is known, or while a mount is being copied, there is more to be killed.
-        for pid in entry.pids - {self._holder.init}:
+        for pid in entry.pids - {holder.init}:
             await asyncio.to_thread(kill_tree, pid)
-        await reap(self._holder.process)
-        self._holder = None
+        await reap(holder.process)
         entry.pids.clear()
 
     def _died(self, code: int) -> bool:

@@ -92,7 +92,7 @@ start() {{
   shift 3
   (
     trap - INT QUIT
-    $limit # not of the holder, which could then start nothing where a command has used it up
+    eval "$limit" # not of the holder, which could then start nothing where a command has used it up
     exec <&"$in" >&"$out" 2>&1
     close "$descriptors" "$kept"
     exec "$@"
@@ -238,7 +238,9 @@ def probe() -> list[str]:
 
 def _limit(limits: Limits) -> str:
     """In a holder, the kernel counts processes for all commands together, memory and file size for each process."""
-    return f"ulimit -c 0 -u {limits.processes} -d {limits.memory_mb * KB} -f {limits.disk_mb * KB}"  # of KB
+    sizes = f"-d {limits.memory_mb * KB} -f {limits.disk_mb * KB}"  # of KB
+    # Where the machine's or the sandbox's memory runs out, a command goes, and neither the holder nor the host's own.
+    return f"ulimit -c 0 -u {limits.processes} {sizes} && echo 1000 > /proc/self/oom_score_adj"
 
 
 def _as_sandbox_user() -> list[str]:

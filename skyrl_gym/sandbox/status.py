@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import shutil
 import subprocess
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from skyrl_gym.errors import ConfigError, SandboxError
 from skyrl_gym.sandbox import engine, namespaces, seccomp
+from skyrl_gym.sandbox.cgroups import hierarchy
 
 __all__ = [
     "BACKENDS",
@@ -25,6 +27,10 @@ PROBE_S = 10.0
 _ALLOW = (
     "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1; on Ubuntu "
     "kernel.apparmor_restrict_unprivileged_userns=0; in a container: --security-opt seccomp=unconfined)"
+)
+_NOT_GROUPED = (
+    "memory for each process, CPU not limited (in all by control groups: as root, or by starting skyrl with "
+    "`systemd-run --user --scope -p Delegate=yes`)"
 )
 
 
@@ -90,17 +96,27 @@ def _check_bubblewrap() -> BackendStatus:
 
 
 def _working_bubblewrap(version: str, overlays: bool) -> BackendStatus:
-    held = {*bubblewrap_limits(), "private:overlay" if overlays else "private:copy"}
+    groups = hierarchy()
+    held = {*bubblewrap_limits(groups.parents if groups else ()), "private:overlay" if overlays else "private:copy"}
     folders = "private folders are overlaid" if overlays else "private folders are copied (overlaid since Linux 6.6)"
     calls = "system calls filtered" if "seccomp" in held else "system calls not filtered"
-    limits = "memory limited for each process, processes and disk in all, CPU not limited"
+    limits = f"processes and disk limited in all, {_grouped(groups.parents) if groups else _NOT_GROUPED}"
     detail = f"{version}, user namespaces work; {folders}; {calls}; {limits}"
     return BackendStatus("bubblewrap", True, detail, version=version.split()[-1], capabilities=frozenset(held))
 
 
-def bubblewrap_limits() -> frozenset[str]:
-    """What bubblewrap sandboxes hold on this kind of machine, whatever they are made from."""
-    return frozenset({"processes:rlimit", "memory:rlimit", "disk:tmpfs", *(["seccomp"] if seccomp.program() else [])})
+def _grouped(controllers: Container[str]) -> str:
+    return f"memory {'and CPU ' if 'cpu' in controllers else ''}in all by control groups"
+
+
+def bubblewrap_limits(grouped: Iterable[str]) -> frozenset[str]:
+    """What bubblewrap sandboxes hold on this kind of machine, whatever their mounts.
+
+    Args:
+        grouped: what control groups hold, "memory" or "cpu".
+    """
+    memory = {f"{name}:cgroup" for name in grouped} or {"memory:rlimit"}
+    return frozenset({"processes:rlimit", "disk:tmpfs", *memory, *(["seccomp"] if seccomp.program() else [])})
 
 
 def can_overlay() -> bool:

@@ -50,7 +50,7 @@ def test_what_is_missing_is_said_with_the_way_to_get_it(skyrl: Skyrl, monkeypatc
 def test_it_tells_what_sandboxes_hold_here(skyrl: Skyrl) -> None:
     said = " ".join(skyrl("doctor").out.split())
     assert "private folders are" in said
-    assert "CPU not limited" in said
+    assert "in all by control groups" in said
 
 
 def test_an_engine_that_does_not_answer_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The conformance kit on every backend that runs here."""
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ import pytest
 
 from skyrl_gym.errors import SandboxError
 from skyrl_gym.sandbox import Ledger, Mount, Sandbox, SandboxSpec, Snapshot, bubblewrap_problem, open_sandbox
+from skyrl_gym.sandbox.cgroups import hierarchy
 from skyrl_gym.sandbox.testing import Harness, SandboxContract, SandboxSecurity, SnapshotTests
 
 
@@ -16,6 +18,10 @@ from skyrl_gym.sandbox.testing import Harness, SandboxContract, SandboxSecurity,
 class TestBubblewrap(SandboxContract):
     async def open(self, spec: SandboxSpec, ledger: Ledger, snapshot: Snapshot | None = None) -> Sandbox:
         return await open_sandbox(spec, "bubblewrap", ledger=ledger, snapshot=snapshot)
+
+    def left(self) -> list[str]:
+        groups = hierarchy()
+        return [str(folder) for folder, owner in groups.folders().items() if owner == os.getpid()] if groups else []
 
 
 @pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblewrap_problem() or "")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(bubblewrap_problem() is not None, reason=bubblew
 _STATE = """
 ls /proc/self/fd
 grep -E 'Sig(Blk|Ign)|Cap|NoNewPrivs|Seccomp|Uid|Gid|Groups' /proc/self/status
-cat /proc/self/limits
+cat /proc/self/limits /proc/self/oom_score_adj
 cut -d' ' -f4- /proc/self/mountinfo
 readlink /proc/self/ns/net /proc/self/ns/ipc /proc/self/ns/uts
 """
@@ -60,6 +60,7 @@ def test_a_placed_shell_and_one_that_entered_are_enclosed_alike() -> None:
     assert placed == entered
     assert placed.startswith("0\n1\n2\n3\n")  # the last is of `ls`
     assert placed.splitlines()[4].startswith("Uid")
+    assert "\n1000\n" in placed  # the first to go where memory runs out
 
 
 def test_what_reads_and_writes_files_inherits_nothing_else() -> None:

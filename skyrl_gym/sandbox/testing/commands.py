@@ -248,6 +248,7 @@ class CommandTests(Harness):
         in_sandbox(work)
         assert len(os.listdir("/proc/self/fd")) <= before
         assert os.listdir(own_temporary) == []
+        assert self.left() == []
         assert [pid for pid in children_of(os.getpid()) if not alive(pid)] == []
 
     def test_closing_in_the_middle_of_a_command_loses_it(self, in_sandbox: Any, survivors: Any) -> None:
@@ -307,6 +308,7 @@ class CommandTests(Harness):
         assert ledger.created == ledger.destroyed
         assert len(os.listdir("/proc/self/fd")) <= descriptors
         assert os.listdir(own_temporary) == []
+        assert self.left() == []
         assert not [pid for pid in children_of(os.getpid()) - children if alive(pid)]
 
     @pytest.mark.timeout(900)
@@ -346,6 +348,7 @@ class CommandTests(Harness):
             assert not [pid for pid in children_of(os.getpid()) - children if alive(pid)], place
             assert len(os.listdir("/proc/self/fd")) <= descriptors, place
             assert os.listdir(own_temporary) == [], place
+            assert self.left() == [], place
 
     def test_a_folder_that_is_not_there_is_refused(self, ledger: Ledger, tmp_path: Path) -> None:
         spec = self.made_like(SandboxSpec(mounts=(Mount(str(tmp_path / "none"), "/x"),)))

@@ -39,6 +39,10 @@ class Harness:
         """A test's specification with what the backend needs besides, an image for instance."""
         return spec
 
+    def left(self) -> list[str]:
+        """What the backend holds elsewhere than in processes, descriptors and temporary folders; nothing at the end."""
+        return []
+
     @pytest.fixture
     def open_folder(self) -> Iterator[Path]:
         with reachable_folder() as folder:

@@ -17,6 +17,7 @@ __all__ = ["Memory", "Plan", "make_plan"]
 
 GB = 2**30
 USABLE = 0.92  # of a device: the rest goes to the driver, to fragments and to communication
+ASLEEP_BYTES = 2.0 * GB  # of a vLLM that sleeps: its CUDA context and graphs
 LAYER_BYTES = 34  # of activations a token and hidden unit, in bf16, without the attention's square
 
 
@@ -61,7 +62,7 @@ def make_plan(recipe: Recipe) -> Plan:
     parameters, adapters = _count(recipe, config)
     trained = adapters if recipe.lora else parameters
     hardware = recipe.hardware
-    devices = [_training(recipe, config, parameters, trained)]
+    devices = list(_training(recipe, config, parameters, trained))
     if hardware.sampling_gpus:
         devices.append(_serving(recipe, config, parameters))
     return Plan(
@@ -70,7 +71,11 @@ def make_plan(recipe: Recipe) -> Plan:
         recipe.train.prompts_per_step * recipe.train.num_generations,
         _layout(recipe),
         tuple(devices),
-        (*_misfits(recipe, config), *(_overflow(device) for device in devices if not device.fits)),
+        (
+            *_misfits(recipe, config),
+            *_small_share(recipe, config, parameters),
+            *(_overflow(device) for device in devices if not device.fits),
+        ),
     )
 
 
@@ -102,7 +107,8 @@ def _count(recipe: Recipe, config: Any) -> tuple[int, int]:
     return sum(parameter.numel() for parameter in model.parameters()), adapters
 
 
-def _training(recipe: Recipe, config: Any, parameters: int, trained: int) -> Memory:
+def _training(recipe: Recipe, config: Any, parameters: int, trained: int) -> tuple[Memory, ...]:
+    """One device that trains; twice where it also samples by turns, with what it holds at either time."""
     hardware, world = recipe.hardware, max(1, recipe.hardware.gpus)
     shards = world if hardware.sharding != "none" else 1
     four_bits = recipe.lora is not None and recipe.lora.load_in_4bit
@@ -117,22 +123,39 @@ def _training(recipe: Recipe, config: Any, parameters: int, trained: int) -> Mem
         parts["gathered layers"] = 2 * 2 * layer
     if recipe.train.beta and recipe.lora is None:
         parts["reference model"] = parameters * 4 / shards
+    name = f"each of {hardware.gpus} training GPUs" if hardware.gpus else "the machine"
+    available = hardware.memory_gb * GB
+    if recipe.rollout.vllm_mode == "colocate":
+        share = recipe.rollout.vllm_gpu_memory_utilization * available
+        if not recipe.rollout.vllm_enable_sleep_mode:
+            return (Memory(name, parts | {"vLLM's share": share}, available),)
+        held = {"weights": parts["weights"], "optimizer": trained * 8 / shards}
+        held |= {part: size for part, size in parts.items() if part == "reference model"}
+        return (
+            Memory(f"{name}, training", parts | {"vLLM asleep": ASLEEP_BYTES}, available),
+            Memory(f"{name}, sampling", held | {"vLLM's share": share}, available),
+        )
     if recipe.rollout.server is None:
         rows = -(-recipe.rollout.live // world)
         parts["sampling copy"] = parameters * 2
         parts["its KV cache"] = _kv_bytes(config) * _context(recipe, config) * min(rows, 64)
-    name = f"each of {hardware.gpus} training GPUs" if hardware.gpus else "the machine"
-    return Memory(name, parts, hardware.memory_gb * GB)
+    return (Memory(name, parts, available),)
 
 
 def _serving(recipe: Recipe, config: Any, parameters: int) -> Memory:
     hardware = recipe.hardware
-    parts = {
-        "weights": parameters * 2 / hardware.tensor_parallel,
-        "KV cache of one trajectory": _kv_bytes(config) * _context(recipe, config) / hardware.tensor_parallel,
+    parts = _server_parts(recipe, config, parameters)
+    return Memory(f"each of {hardware.sampling_gpus} sampling GPUs", parts, hardware.memory_gb * GB)
+
+
+def _server_parts(recipe: Recipe, config: Any, parameters: int) -> dict[str, float]:
+    """The least that a server can answer with, on each of its GPUs."""
+    gpus = recipe.hardware.tensor_parallel
+    return {
+        "weights": parameters * 2 / gpus,
+        "KV cache of one trajectory": _kv_bytes(config) * _context(recipe, config) / gpus,
         "passes": 2.0 * GB,
     }
-    return Memory(f"each of {hardware.sampling_gpus} sampling GPUs", parts, hardware.memory_gb * GB)
 
 
 def _activations(recipe: Recipe, config: Any) -> float:
@@ -161,6 +184,9 @@ def _layout(recipe: Recipe) -> tuple[str, ...]:
     trains = f"{hardware.gpus} GPUs" if hardware.gpus else "the CPU"
     sharded = {"none": "", "fsdp2": ", sharded by FSDP2", "zero3": ", sharded by ZeRO-3"}[hardware.sharding]
     samples = "a copy of the model in each training process"
+    if recipe.rollout.vllm_mode == "colocate":
+        sleeps = ", asleep while it trains" if recipe.rollout.vllm_enable_sleep_mode else ""
+        samples = f"vLLM beside each training process, on {recipe.rollout.vllm_gpu_memory_utilization:.0%}{sleeps}"
     if hardware.sampling_gpus:
         copies = hardware.sampling_gpus // hardware.tensor_parallel
         samples = f"vLLM on {hardware.sampling_gpus} GPUs: {copies} x tensor parallel {hardware.tensor_parallel}"
@@ -192,6 +218,8 @@ def _misfits(recipe: Recipe, config: Any) -> list[str]:
             f"rollout.max_context {recipe.rollout.max_context} is beyond the model's "
             f"{config.max_position_embeddings} positions"
         )
+    if recipe.rollout.vllm_mode == "colocate" and hardware.tensor_parallel > 1:
+        found.append("rollout.vllm_mode colocate has a whole model on each GPU: hardware.tensor_parallel is 1")
     if bool(hardware.sampling_gpus) != (recipe.rollout.server is not None):
         found.append("hardware.sampling_gpus and rollout.server go together")
     if hardware.sampling_gpus % hardware.tensor_parallel or config.num_attention_heads % hardware.tensor_parallel:
@@ -201,6 +229,21 @@ def _misfits(recipe: Recipe, config: Any) -> list[str]:
     if hardware.sharding != "none" and recipe.lora is not None and recipe.lora.load_in_4bit:
         found.append("weights in 4 bits are not sharded: train with sharding none")
     return found
+
+
+def _small_share(recipe: Recipe, config: Any, parameters: int) -> list[str]:
+    """What vLLM needs of a GPU that trains too, against what it is given."""
+    if recipe.rollout.vllm_mode != "colocate":
+        return []
+    needed = sum(_server_parts(recipe, config, parameters).values())
+    share = recipe.rollout.vllm_gpu_memory_utilization
+    given = share * recipe.hardware.memory_gb * GB
+    if needed <= given:
+        return []
+    return [
+        f"vLLM needs {needed / GB:.1f} GB for weights, one trajectory and its passes, and "
+        f"rollout.vllm_gpu_memory_utilization {share:g} gives it {given / GB:.1f} GB"
+    ]
 
 
 def _overflow(device: Memory) -> str:

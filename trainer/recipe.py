@@ -53,6 +53,15 @@ class RolloutSection(_Section):
     max_context: int | None = Field(default=None, ge=1, description="tokens of a prompt and its completion")
     temperature: float = Field(default=1.0, gt=0)
     live: int = Field(default=64, ge=1, description="environments at once")
+    vllm_mode: Literal["server", "colocate"] | None = Field(
+        default=None, description="vLLM samples: on servers of their own, or on the GPUs that train"
+    )
+    vllm_gpu_memory_utilization: float = Field(
+        default=0.3, gt=0, le=1, description="colocate: the share of a GPU that is vLLM's while it samples"
+    )
+    vllm_enable_sleep_mode: bool = Field(
+        default=False, description="colocate: vLLM gives its memory back while the GPU trains"
+    )
     server: str | list[str] | None = Field(default=None, description="address of vLLM servers that sample")
     server_folder: str | None = Field(default=None, description="the model folder that it was started on")
     staleness: int = Field(default=0, ge=0, description="steps that rollouts may be behind: 0 is synchronous")
@@ -60,6 +69,23 @@ class RolloutSection(_Section):
     close_groups_at: int | None = Field(
         default=None, ge=2, description="a group ends once so many of its trajectories are valid"
     )
+
+    @model_validator(mode="after")
+    def _vllm_is_somewhere(self) -> RolloutSection:
+        if self.vllm_mode == "server" and self.server is None:
+            raise ValueError("vllm_mode server takes the address of a server: set `server` and `server_folder`")
+        if self.vllm_mode != "colocate":
+            if self.vllm_enable_sleep_mode:
+                raise ValueError("vllm_enable_sleep_mode is for vllm_mode colocate: elsewhere nobody needs the memory")
+            return self
+        if self.server is not None or self.server_folder is not None:
+            raise ValueError("vllm_mode colocate starts servers of its own: leave `server` and `server_folder` out")
+        if self.staleness:
+            raise ValueError(
+                "vllm_mode colocate samples and trains by turns on the same GPUs, so nothing can be sampled ahead: "
+                f"staleness is 0; got {self.staleness}. Rollouts ahead of training take vllm_mode server"
+            )
+        return self
 
 
 class TrainSection(_Section):

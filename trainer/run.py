@@ -26,12 +26,14 @@ from skyrl_gym.evaluate.runs import in_use, open_run, provenance, write_json
 from skyrl_gym.evaluate.spec import EvalSpec, images_of, note_images, write_provenance
 from skyrl_gym.policy import Sampling, in_dialect_of
 from skyrl_gym.policy.base import Policy
+from skyrl_gym.policy.transformers import TransformersPolicy
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env
 from skyrl_gym.rollout import Deadlines, Journal, MetricsLog, OnMetrics, RolloutLimits, Runner
 from skyrl_gym.sandbox.engine import image_digests
 from skyrl_gym.tasks import TaskSet
 from skyrl_gym.trainer.async_ import AsyncSource
+from skyrl_gym.trainer.colocated import ColocatedPolicy, colocated
 from skyrl_gym.trainer.config import MultiTurnGRPOConfig
 from skyrl_gym.trainer.grpo import MultiTurnGRPOTrainer
 from skyrl_gym.trainer.models import (
@@ -52,6 +54,7 @@ from skyrl_gym.trainer.resume import (
     mark_whole,
     rollout_metrics_of,
 )
+from skyrl_gym.trainer.served import ServedPolicy
 from skyrl_gym.trainer.source import RolloutSource, Share, SyncSource
 from skyrl_gym.trainer.stream import Ingredient, TaskStream
 from skyrl_gym.trainer.weights import plain_weights
@@ -110,10 +113,7 @@ class _Run:
         self.model, self.tokenizer = load_model(recipe)
         self.loop = BackgroundLoop("rollouts")
         held.callback(self.loop.close)
-        self.policy = make_policy(
-            recipe, self.model, self.tokenizer, self.loop,
-            writes=self.state.is_main_process, meet=self.state.wait_for_everyone,
-        )  # fmt: skip
+        self.policy = self._sampler(held)
         held.callback(lambda: self.loop.run(self.policy.aclose()))
         held_by = self.policy.renderer.dialect.name
         tell(Progress("load", 1, 1, message=f"{recipe.model} writes tool calls as {held_by}"))
@@ -123,6 +123,19 @@ class _Run:
         self.checkpoint = self.checkpoint or checkpoint_of(Path(config.output_dir))
         self.journal = held.enter_context(Journal(journal_of(folder, self.state.process_index)))
         self.metrics = held.enter_context(MetricsLog(rollout_metrics_of(folder, self.state.process_index)))
+
+    def _sampler(self, held: ExitStack) -> TransformersPolicy | ServedPolicy:
+        writes, meet = self.state.is_main_process, self.state.wait_for_everyone
+        if self.recipe.rollout.vllm_mode != "colocate":
+            return make_policy(self.recipe, self.model, self.tokenizer, self.loop, writes=writes, meet=meet)
+
+        def say(text: str) -> None:
+            self.tell(Progress("load", 0, 1, message=text))
+
+        folder = self.folder.resolve() / "served"  # the server reads it by this name
+        return held.enter_context(
+            colocated(self.recipe, self.model, self.tokenizer, folder, self.loop, writes=writes, meet=meet, say=say)
+        )
 
     def all(self, ingredients: list[Ingredient], held_out: list[TaskSet]) -> TrainResult:
         if self.state.is_main_process and not (self.folder / "run.json").exists():
@@ -173,7 +186,7 @@ class _Run:
             processing_class=self.tokenizer,
             peft_config=lora_config(self.recipe.lora),
             callbacks=[_Reporter(self.folder / "metrics.jsonl", self.tell), _Marker()],
-            on_batch=self._note if self.state.is_main_process else lambda step, groups: None,
+            on_batch=self._has_batch,
         )
         trainer.remove_callback(PrinterCallback)  # prints each step as a dict, through any display
         return trainer
@@ -182,8 +195,11 @@ class _Run:
     def _ledger(self) -> Ledger:
         return Ledger(self.folder / "steps.jsonl")
 
-    def _note(self, step: int, groups: int) -> None:
-        self._ledger.note(step, groups)
+    def _has_batch(self, step: int, groups: int) -> None:
+        if self.state.is_main_process:
+            self._ledger.note(step, groups)
+        if isinstance(self.policy, ColocatedPolicy):
+            self.policy.rest()
 
     def _evaluate(self, held_out: list[TaskSet], when: str) -> Summary | None:
         """All environments, on the first process; the others wait."""

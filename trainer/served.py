@@ -75,11 +75,7 @@ class ServedPolicy:
             PolicyError: no server can be reached, or one did not take them.
             Refused: a server has no such call: it has to run with VLLM_SERVER_DEV_MODE=1.
         """
-        if self._writes:
-            write_weights(weights, self._folder)
-        else:
-            for name in weights:  # putting shards together takes all processes
-                _ = weights[name]
+        self._write(weights)
         self._loop.run(self._inner.halt())
         try:
             self._meet()  # nothing is under way on any process
@@ -89,6 +85,13 @@ class ServedPolicy:
                 self._meet()
         finally:
             self._loop.run(self._inner.go_on())
+
+    def _write(self, weights: Mapping[str, torch.Tensor]) -> None:
+        if self._writes:
+            write_weights(weights, self._folder)
+        else:
+            for name in weights:  # putting shards together takes all processes
+                _ = weights[name]
 
     async def aclose(self) -> None:
         """Closes the connections."""

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -58,12 +58,15 @@ sys.exit(min(abs(server.wait()), 255))
 
 
 @contextmanager
-def served(words: str, say: Callable[[str], None] = lambda text: None) -> Iterator[str]:
+def served(
+    words: str, say: Callable[[str], None] = lambda text: None, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Starts `vllm serve WORDS` on a free port and gives "http://127.0.0.1:PORT/v1#MODEL".
 
     Args:
         words: a model, and options of `vllm serve` behind it.
         say: told what is being waited for.
+        environment: of the server; that of this process unless given.
 
     Raises:
         MissingDependency: vLLM is not there.
@@ -78,7 +81,7 @@ def served(words: str, say: Callable[[str], None] = lambda text: None) -> Iterat
             # The port may be taken between here and there: then the server fails to bind, and gets another.
             port, mark = _free_port(), f"skyrl-{secrets.token_hex(8)}"
             names = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", model, mark]
-            with _guarded([*program, "serve", str(source), *options, *names], log) as guard:
+            with _guarded([*program, "serve", str(source), *options, *names], log, environment) as guard:
                 say(f"vLLM is loading {model}")
                 if _is_up(guard, f"http://127.0.0.1:{port}/v1", mark):
                     with _no_longer_than(guard, log):
@@ -112,9 +115,13 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _guarded(command: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def _guarded(
+    command: list[str], log: IO[bytes], environment: Mapping[str, str] | None
+) -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, "-I", "-c", _GUARD, *command]
-    guard = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+    guard = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, env=environment
+    )
     try:
         yield guard
     finally:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 from skyrl_gym.errors import PolicyError
 from skyrl_gym.policy.openai import OpenAIPolicy
@@ -17,6 +18,7 @@ PAUSE: Call = ("/pause?mode=abort", {})
 RESUME: Call = ("/resume", {})
 ABORT: Call = ("/abort_requests", {"abort_all": True})
 FORGET: Call = ("/reset_prefix_cache", {})
+SLEEP: Call = ("/sleep?level=2", {})  # 1 would keep the weights in the memory of the machine
 
 
 class VllmPolicy(OpenAIPolicy):
@@ -107,6 +109,24 @@ class VllmPolicy(OpenAIPolicy):
             pass  # whoever comes back is told then
         finally:
             self._servers.release()
+
+    async def sleep(self) -> None:
+        """Halts, and has all servers give the memory of weights and KV cache back. They run with
+        `--enable-sleep-mode`. Ended by `wake("weights")`, `reload`, `wake("kv_cache")` and `go_on`, in this order.
+
+        Raises:
+            PolicyError, Refused: as in `halt`.
+        """
+        await self.halt()
+        await self._servers.tell(SLEEP)
+
+    async def wake(self, what: Literal["weights", "kv_cache"]) -> None:
+        """All servers take memory again; weights are to be loaded then, for there is nothing in it.
+
+        Raises:
+            PolicyError: no server can be reached, or one has no such memory left.
+        """
+        await self._servers.tell((f"/wake_up?tags={what}", {}))
 
     async def reload(self, folder: Path, version: int, *, tell: bool = True) -> None:
         """Within `halted`: the servers load the model in `folder`.

@@ -83,6 +83,32 @@ def test_the_papers_recipe_has_the_papers_numbers() -> None:
         ("swe_8gpu.yaml", {"hardware__gpus": 32}, "prompts_per_step is a multiple of the 32 GPUs"),
         ("memory_8gpu.yaml", {"rollout__close_groups_at": 6}, "close_groups_at on 8 GPUs takes a rollout.staleness"),
         ("quickstart.yaml", {"hardware__memory_gb": 1}, "the machine would hold"),
+        (
+            "single_gpu_24gb_vllm.yaml",
+            {"rollout__vllm_gpu_memory_utilization": 0.3},
+            r"vLLM needs 10.* and rollout.vllm_gpu_memory_utilization 0.3 gives it 7.2 GB",
+        ),
+        (
+            "single_gpu_24gb_vllm.yaml",
+            {"rollout__vllm_gpu_memory_utilization": 0.9},
+            "each of 1 training GPUs, sampling would hold .* most of it vLLM's share",
+        ),
+        (
+            "single_gpu_24gb_vllm.yaml",
+            {"rollout__vllm_enable_sleep_mode": False, "rollout__vllm_gpu_memory_utilization": 0.8},
+            "each of 1 training GPUs would hold .* most of it vLLM's share",
+        ),
+        (
+            "single_gpu_24gb_vllm.yaml",
+            {"lora__load_in_4bit": False},
+            "each of 1 training GPUs, sampling would hold .* GB of 22.1 usable",
+        ),
+        (
+            "single_gpu_24gb_vllm.yaml",
+            {"hardware__tensor_parallel": 2},
+            "whole model on each GPU: .*tensor_parallel is 1",
+        ),
+        ("single_gpu_24gb_vllm.yaml", {"hardware__sampling_gpus": 1}, "sampling_gpus and rollout.server go together"),
     ],
 )
 def test_what_cannot_fit_is_refused_with_the_reason(plan: Any, file: str, settings: Any, says: str) -> None:
@@ -102,6 +128,16 @@ def test_more_devices_and_checkpointing_never_need_more_memory(plan: Any) -> Non
     assert totals == sorted(totals, reverse=True)
     with_, without = (plan("swe_8gpu.yaml", train__gradient_checkpointing=on)[0] for on in (True, False))
     assert with_.devices[0].total < without.devices[0].total - 10 * GB
+
+
+def test_a_gpu_that_trains_and_samples_by_turns_is_planned_for_either_time(plan: Any) -> None:
+    training, sampling = plan("single_gpu_24gb_vllm.yaml")[0].devices
+    assert training.device.endswith("training") and sampling.device.endswith("sampling")
+    assert {"activations", "gradients and optimizer", "vLLM asleep"} <= training.parts.keys()
+    assert sampling.parts.keys() == {"weights", "optimizer", "vLLM's share"}
+    assert sampling.parts["vLLM's share"] == 0.6 * 24 * GB
+    (always,) = plan("single_gpu_24gb_vllm.yaml", rollout__vllm_enable_sleep_mode=False)[0].devices
+    assert always.total > max(training.total, sampling.total)
 
 
 @pytest.mark.parametrize("file", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)

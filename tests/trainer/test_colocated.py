@@ -1,0 +1,185 @@
+"""Training with a vLLM beside each process: who has the memory when, and that no server outlives its run."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyrl_gym.trainer.colocated import server_environment
+from tests.trainer.say import GROUPS, SIZE, STEPS, run, trajectories
+from tests.trainer.vllm_stub import digest
+
+STUB = Path(__file__).with_name("vllm_stub.py")
+DDP = Path(__file__).parents[2] / "recipes/accelerate/ddp.yaml"
+HALTED = ["/pause?mode=abort", "/collective_rpc", "/reset_prefix_cache", "/resume"]
+WOKEN = ["/wake_up?tags=weights", "/collective_rpc", "/reset_prefix_cache", "/wake_up?tags=kv_cache", "/resume"]
+ASLEEP = ["/pause?mode=abort", "/sleep?level=2"]
+ASKED = "/v1/completions"
+
+
+@pytest.fixture
+def notes(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where each server writes what it was told."""
+    folder = place / "notes"
+    folder.mkdir()
+    monkeypatch.setenv("SKYRL_VLLM", shlex.join([sys.executable, str(STUB)]))
+    monkeypatch.setenv("VLLM_STUB_NOTES", str(folder))
+    recipe = json.loads((place / "recipe.yaml").read_text())
+    recipe["rollout"] |= {"vllm_mode": "colocate", "vllm_enable_sleep_mode": True, "max_context": 200}
+    (place / "recipe.yaml").write_text(json.dumps(recipe))
+    yield folder
+    for server in servers(folder):
+        assert gone(server[0]["pid"])
+
+
+def servers(notes: Path) -> list[list[dict[str, Any]]]:
+    """What each was started with, and what it was told."""
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in sorted(notes.glob("*.jsonl"))]
+
+
+def calls(server: list[dict[str, Any]]) -> list[str]:
+    """In order, completions that follow each other as one."""
+    assert [entry for entry in server[1:] if entry["status"] != 200] == []
+    return [call for call, many in groupby(entry["call"] for entry in server[1:])]
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+TRAIN = ["-m", "skyrl_gym", "train", "recipe.yaml", "--registry", "registry.yaml", "--name", "one"]
+
+
+def test_each_step_wakes_the_server_gives_it_the_weights_samples_and_puts_it_to_sleep(place: Path, notes: Path) -> None:
+    done = run(place, *TRAIN)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    (server,) = servers(notes)
+    first = [ASKED, *HALTED, ASKED, *HALTED, ASKED, *ASLEEP]  # one token, an evaluation, a step
+    assert calls(server) == first + [*WOKEN, ASKED, *ASLEEP] * (STEPS - 1) + [*WOKEN, ASKED]
+    read = [entry["read"] for entry in server[1:] if entry["read"]]
+    assert len(read) == STEPS + 2 and len(set(read)) == STEPS + 1, "each step has weights of its own"
+    folder = place / "runs/one"
+    assert read[-1] == digest(folder / "model")
+    assert not (folder / "served").exists()
+    words = server[0]["words"]
+    assert words[:2] == ["serve", str(folder / "served")] and "--enable-sleep-mode" in words
+    assert words[words.index("--gpu-memory-utilization") + 1] == "0.3"
+    assert words[words.index("--max-model-len") + 1] == "200"
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    assert all(step["staleness/max"] == 0 and step["excluded"] == 0 for step in steps)
+
+
+def test_without_sleep_mode_the_server_never_sleeps(place: Path, notes: Path) -> None:
+    done = run(place, *TRAIN, "--set", "rollout.vllm_enable_sleep_mode=false", "--set", "eval.tasks=0")
+    assert done.returncode == 0, done.stderr[-3_000:]
+    (server,) = servers(notes)
+    assert "--enable-sleep-mode" not in server[0]["words"]
+    assert calls(server) == [ASKED, *HALTED] + [*HALTED, ASKED] * STEPS + HALTED
+
+
+def test_each_process_has_a_server_of_its_own_that_knows_nothing_of_the_others(place: Path, notes: Path) -> None:
+    launch = ["-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
+    launch += ["--mixed_precision", "no", "--main_process_port", "0", *TRAIN]
+    done = run(place, *launch, ACCELERATE_TORCH_DEVICE="cpu")
+    assert done.returncode == 0, done.stderr[-3_000:]
+    two = servers(notes)
+    assert len(two) == 2
+    for server in two:
+        told = server[0]["environment"]
+        assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & told.keys()
+        assert not [name for name in told if name.startswith(("TORCHELASTIC_", "ACCELERATE_"))]
+        assert calls(server).count("/sleep?level=2") == STEPS
+    read = [[entry["read"] for entry in server[1:] if entry["read"]] for server in two]
+    assert read[0] == read[1] and len(set(read[0])) == STEPS + 1, "the same weights at each step"
+    played = trajectories(place / "runs/one")
+    groups = json.loads((place / "runs/one/steps.jsonl").read_text().splitlines()[-1])["groups"]
+    assert groups >= STEPS * GROUPS
+    assert sorted(t.sample for t in played) == list(range(groups * SIZE)), "none twice, none left out"
+
+
+def test_a_server_that_dies_ends_the_run_with_the_reason(place: Path, notes: Path) -> None:
+    with started(place) as trainer:
+        os.kill(first_asked(notes), signal.SIGKILL)
+        _, said = trainer.communicate(timeout=200)
+    assert trainer.returncode == 1
+    assert "vLLM ended" in said
+
+
+def test_a_killed_trainer_takes_its_server_along(place: Path, notes: Path) -> None:
+    with started(place) as trainer:
+        server = first_asked(notes)
+        trainer.kill()
+    assert gone(server)
+
+
+def started(place: Path) -> subprocess.Popen[str]:
+    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", "TERM": "dumb"}
+    return subprocess.Popen(
+        [sys.executable, *TRAIN, "--set", "train.max_steps=1000"], cwd=place, env={**os.environ, **quiet},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def first_asked(notes: Path) -> int:
+    """The server, once it has been put to sleep for the first time."""
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
+        if found := [file for file in notes.glob("*.jsonl") if "/sleep" in file.read_text()]:
+            return int(found[0].stem)
+        time.sleep(0.05)
+    raise AssertionError("no server was asked for anything")
+
+
+LAUNCHED = {
+    "PATH": "/bin",
+    "HF_HOME": "/models",
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "a",
+    "MASTER_PORT": "1",
+    "OMP_NUM_THREADS": "1",
+    "TORCHELASTIC_RUN_ID": "x",
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+}
+
+
+@pytest.mark.parametrize(
+    ("visible", "on_gpu", "gpu"),
+    [
+        (None, True, "1"),
+        ("4,5", True, "5"),
+        ("GPU-aa, GPU-bb", True, "GPU-bb"),
+        ("", True, "1"),
+        (None, False, None),
+        ("4,5", False, "4,5"),
+    ],
+)
+def test_a_server_gets_its_processs_gpu_and_nothing_that_the_launcher_said(
+    visible: str | None, on_gpu: bool, gpu: str | None
+) -> None:
+    given = LAUNCHED if visible is None else {**LAUNCHED, "CUDA_VISIBLE_DEVICES": visible}
+    expected = {"PATH": "/bin", "HF_HOME": "/models", "VLLM_SERVER_DEV_MODE": "1"}
+    assert server_environment(given, on_gpu) == (expected if gpu is None else {**expected, "CUDA_VISIBLE_DEVICES": gpu})

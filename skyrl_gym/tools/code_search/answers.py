@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 
 from skyrl_gym.errors import ToolError
 from skyrl_gym.tools.code_search import show
-from skyrl_gym.tools.code_search.lookup import Found, Query, bm25, find, near_names, read_query, within
+from skyrl_gym.tools.code_search.bm25 import bm25
+from skyrl_gym.tools.code_search.lookup import Found, Query, find, near_names, read_query, within
 from skyrl_gym.tools.code_search.relations import callees, callers, imported_by, sites_of_import
 from skyrl_gym.tools.code_search.table import Hit, Index, Source
 

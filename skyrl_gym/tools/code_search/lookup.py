@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from skyrl_gym.tools.code_search.table import Hit, Index, is_test
-from skyrl_gym.tools.code_search.words import plain, subwords
+from skyrl_gym.tools.code_search.words import plain
 
-__all__ = ["Found", "Query", "bm25", "find", "is_pattern", "near_names", "read_query", "within"]
+__all__ = ["Found", "Query", "find", "is_pattern", "near_names", "read_query", "within"]
 
 MAX_PARTIAL = 200
 NEAR_SCORE = 72.0
 NEAR_COUNT = 5
 NEAR_SPREAD = 10.0  # below the best: what is less like it is another name
-TEST_WEIGHT = 0.5
-K1, B = 1.2, 0.75
 _KEYWORD = re.compile(
     r"^(?:(?:async|export|public|static|pub)\s+)*"
     r"(?:class|def|function|func|fn|struct|interface|trait|enum|type|method|impl|macro)\s+(?=\S)"
@@ -124,33 +119,22 @@ def near_names(index: Index, name: str, score: float = NEAR_SCORE) -> list[str]:
 
     if len(name) < 3:
         return []
-    forms = dict.fromkeys(form for table in index.tables for form in table.spellings.spelled)
-    found = process.extract(plain(name), forms.keys(), scorer=fuzz.ratio, limit=NEAR_COUNT * 2, score_cutoff=score)
-    least = found[0][1] - NEAR_SPREAD if found else 0.0
-    near = [form for form, likeness, _ in found if likeness >= least]
+    form, most = plain(name), NEAR_COUNT * 2
+    found = {
+        near: (-likeness, near)
+        for table in index.tables
+        for near, likeness, _ in process.extract(
+            form, table.spellings.forms, scorer=fuzz.ratio, limit=most, score_cutoff=score
+        )
+    }
+    best = sorted(found.values())[:most]
+    near = [form for unlikeness, form in best if -unlikeness >= -best[0][0] - NEAR_SPREAD]
     return [known for form in near for known in index.spelled(form) if index.named(known)][:NEAR_COUNT]
-
-
-def bm25(index: Index, text: str, path: str | None, limit: int = 5) -> tuple[list[str], dict[str, float]]:
-    """The files that hold the words of a text best, and how much each of these words tells."""
-    count = len(index.paths) or 1
-    average = index.words_in_all / count or 1
-    scores: dict[str, float] = defaultdict(float)
-    weights: dict[str, float] = {}
-    for part in dict.fromkeys(subwords(text)):
-        times = index.times(part)
-        weights[part] = math.log(1 + (count - len(times) + 0.5) / (len(times) + 0.5))
-        for file, frequency in times.items():
-            longer = 1 - B + B * index.words_in(file) / average
-            scores[file] += weights[part] * frequency * (K1 + 1) / (frequency + K1 * longer)
-    weighed = {file: score * (TEST_WEIGHT if is_test(file) else 1) for file, score in scores.items()}
-    best = sorted((file for file in scores if within(file, path)), key=lambda file: (-weighed[file], file))
-    return best[:limit], weights
 
 
 def _full(hit: Hit) -> list[str]:
     """A definition's whole dotted name, the folders and the file first."""
-    *folders, file = PurePosixPath(hit.path).parts
+    *folders, file = hit.path.split("/")
     stem = file.split(".")[0]
     return [*folders, *([] if stem in ("__init__", "index", "mod") else [stem]), *hit.definition.qualified.split(".")]
 

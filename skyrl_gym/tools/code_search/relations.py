@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import PurePosixPath
-from typing import NamedTuple
+from dataclasses import dataclass
+from posixpath import basename, splitext
 
 from skyrl_gym.tools.code_search.lookup import Query, within
 from skyrl_gym.tools.code_search.table import Hit, Index, Source, is_test, module_parts
@@ -16,13 +16,25 @@ MAX_FILES = 400
 SUFFIXES = ("js", "ts", "py", "h")  # of a file that is imported by its name
 
 
-class Site(NamedTuple):
-    """A line that uses a name, and the definition that the line is in ('' for the file itself)."""
+@dataclass(frozen=True)
+class Site:
+    """A line that uses a name."""
 
     path: str
     line: int
-    text: str
-    inside: str
+    source: Source
+
+    @property
+    def text(self) -> str:
+        """The line."""
+        lines = self.source.lines
+        return lines[self.line - 1].strip()[:200] if self.line <= len(lines) else ""
+
+    @property
+    def inside(self) -> str:
+        """The definition that the line is in; '' for the file itself."""
+        number = self.source.facts.at(self.line)
+        return "" if number is None else self.source.facts.definitions[number].qualified
 
 
 def callers(index: Index, query: Query, path: str | None, owners: Sequence[Hit] = ()) -> list[Site]:
@@ -36,7 +48,7 @@ def callers(index: Index, query: Query, path: str | None, owners: Sequence[Hit] 
     known = {
         part.encode(errors="surrogateescape")
         for hit in owners
-        for part in (*hit.definition.qualified.split(".")[:-1], PurePosixPath(hit.path).stem)
+        for part in (*hit.definition.qualified.split(".")[:-1], splitext(basename(hit.path))[0])
     }
     files = [file for file in index.calling(query.name) if within(file, path)]
     homes = {hit.path for hit in owners}
@@ -51,7 +63,7 @@ def callers(index: Index, query: Query, path: str | None, owners: Sequence[Hit] 
             continue
         from_elsewhere = file not in homes and _is_of(source, file, others) and not _is_of(source, file, owners)
         for line in dict.fromkeys(source.facts.lines_called(query.name)):
-            site = _site(file, source, line)
+            site = Site(file, line, source)
             if family and not _receiver_fits(site, query.name, family):
                 continue
             if not (from_elsewhere and re.search(rf"(?<![\w.]){re.escape(query.name)}\b", site.text)):
@@ -115,13 +127,14 @@ def imported_by(index: Index, path: str) -> list[Site]:
             inner = module[-1] in item.names and _is_module(item.module, file, module, module[-1])
             if inner or _is_module(item.module, file, module):
                 assert source is not None  # it has imports
-                found.append(_site(file, source, item.line))
+                found.append(Site(file, item.line, source))
     return _in_order(found)
 
 
 def _module(path: str) -> tuple[str, ...]:
     """The folders of a file and its name, unless it stands for its folder."""
-    parts = PurePosixPath(path).with_suffix("").parts
+    *folders, file = path.split("/")
+    parts = (*folders, file.rpartition(".")[0] or file)
     return parts[:-1] if parts[-1] in ("__init__", "index", "mod") else parts
 
 
@@ -130,7 +143,7 @@ def _is_module(named: str, file: str, module: tuple[str, ...], *inner: str) -> b
     parts = (*(part for part in module_parts(named) if part not in SUFFIXES), *inner)
     if named.startswith("."):
         up = named.split("/").count("..") if "/" in named else len(named) - len(named.lstrip(".")) - 1
-        folder = PurePosixPath(file).parts[:-1]
+        folder = file.split("/")[:-1]
         return (*folder[: len(folder) - up], *parts) == module
     return parts != () and module[-len(parts) :] == parts and (len(parts) > 1 or len(module) == 1)
 
@@ -143,7 +156,7 @@ def sites_of_import(index: Index, name: str, path: str | None) -> list[Site]:
         for item in source.facts.imports if source and within(file, path) else ():
             if name in item.names or name in module_parts(item.module):
                 assert source is not None  # it has imports
-                found.append(_site(file, source, item.line))
+                found.append(Site(file, item.line, source))
     return _in_order(found)
 
 
@@ -165,10 +178,3 @@ def _family(index: Index, name: str) -> frozenset[str]:
         up |= bases
         todo += bases
     return frozenset(down | up)
-
-
-def _site(path: str, source: Source, line: int) -> Site:
-    number = source.facts.at(line)
-    inside = "" if number is None else source.facts.definitions[number].qualified
-    text = source.lines[line - 1].strip() if line <= len(source.lines) else ""
-    return Site(path, line, text[:200], inside)

@@ -53,10 +53,10 @@ class CodeSearch:
         """
         if len(query) > MAX_QUERY:
             raise ToolError(f"query has {len(query)} characters; at most {MAX_QUERY} are taken.")
-        index = await self.tracker.index()
         where = self._relative(path)
         if mode == "text":
             return cap_text(await self._text(query, where), MAX_BYTES)
+        index = await self.tracker.index()
         query = query.strip().removeprefix(f"{self._root.rstrip('/')}/").removeprefix("./")
         found = await asyncio.to_thread(answer, index, query, mode, where, lines)
         if found is None:

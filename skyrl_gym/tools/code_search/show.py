@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from skyrl_gym.tools.code_search.facts import NO_PARENT, Definition
 from skyrl_gym.tools.code_search.relations import Site
@@ -57,27 +59,28 @@ def outline(source: Source, parent: int = NO_PARENT, depth: int = 2) -> str:
 
 def sites(found: Sequence[Site], limit: int = FOLDED * 2) -> str:
     """Lines that use something, by file."""
-    lines: list[str] = []
-    path = ""
-    for site in found[:limit]:
-        if site.path != path:
-            lines.append(site.path)
-            path = site.path
-        lines.append(f"{site.line:6}\t{site.text}" + (f"   [in {site.inside}]" if site.inside else ""))
+    rows = [
+        (site.path, site.line, site.text + (f"   [in {site.inside}]" if site.inside else "")) for site in found[:limit]
+    ]
     left = len(found) - limit
-    return "\n".join(lines) + (f"\n[{left} more places]" if left > 0 else "")
+    return _by_file(rows) + (f"\n[{left} more places]" if left > 0 else "")
 
 
 def matches(found: Sequence[Match], limit: int = FOLDED * 2) -> str:
     """Lines with a text, by file; of many files only how many lines each has."""
-    files: dict[str, int] = {}
-    for match in found:
-        files[match.path] = files.get(match.path, 0) + 1
     if len(found) <= limit:
-        return sites([Site(match.path, match.line, match.text.strip(), "") for match in found], limit)
+        return _by_file((match.path, match.line, match.text.strip()) for match in found)
+    files = Counter(match.path for match in found)
     counted = [f"{path}: {count} lines" for path, count in list(files.items())[:limit]]
     left = len(files) - limit
     return "\n".join(counted) + (f"\n[{left} more files]" if left > 0 else "")
+
+
+def _by_file(rows: Iterable[tuple[str, int, str]]) -> str:
+    lines: list[str] = []
+    for path, group in groupby(rows, key=lambda row: row[0]):
+        lines += [path, *(f"{line:6}\t{text}" for _, line, text in group)]
+    return "\n".join(lines)
 
 
 def _complete(index: Index, hit: Hit) -> tuple[str, str]:

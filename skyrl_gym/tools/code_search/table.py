@@ -6,9 +6,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import PurePosixPath
+from functools import cached_property, lru_cache
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from skyrl_gym.tools.code_search.facts import Definition, FileFacts
 from skyrl_gym.tools.code_search.words import Names, Words, subwords
@@ -47,10 +49,11 @@ def module_parts(module: str) -> list[str]:
     return [part for part in _BETWEEN.split(module) if part]
 
 
+@lru_cache(1 << 16)
 def is_test(path: str) -> bool:
     """Whether a file is a test by the names of its folders and its own, whole names: `latest/` is none."""
-    parts = PurePosixPath(path).parts
-    return bool(_TEST_FOLDERS & set(parts[:-1])) or _TEST_FILE.fullmatch(parts[-1]) is not None
+    *folders, name = path.split("/")
+    return not _TEST_FOLDERS.isdisjoint(folders) or _TEST_FILE.fullmatch(name) is not None
 
 
 class Table:
@@ -92,6 +95,11 @@ class Table:
         """All that stands in the files."""
         return Words({path: source.data for path, source in self.files.items()})
 
+    @cached_property
+    def are_tests(self) -> npt.NDArray[np.bool_]:
+        """Which of the files are tests, in their order."""
+        return np.fromiter(map(is_test, self.files), np.bool_, len(self.files))
+
 
 @dataclass(frozen=True)
 class Index:
@@ -105,6 +113,12 @@ class Index:
     def tables(self) -> tuple[Table, Table]:
         """Both; what is hidden is still in the first."""
         return self.base, self.patch
+
+    @cached_property
+    def shown(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Of the files of each table, in their order, which are not hidden."""
+        base = (path not in self.hidden for path in self.base.files)
+        return np.fromiter(base, np.bool_, len(self.base.files)), np.ones(len(self.patch.files), np.bool_)
 
     @cached_property
     def paths(self) -> list[str]:
@@ -141,23 +155,9 @@ class Index:
     def holding(self, text: str) -> list[str]:
         """The files in which a text stands."""
         wanted = text.encode(errors="surrogateescape")
-        return [path for path in self.paths if (source := self.source(path)) and wanted in source.data]
-
-    def times(self, part: str) -> dict[str, int]:
-        """How often words that are made of this part stand in which file."""
-        shown = {path: count for path, count in self.base.words.times(part).items() if path not in self.hidden}
-        return {**shown, **self.patch.words.times(part)}
-
-    @cached_property
-    def words_in_all(self) -> int:
-        """How many words all files together hold."""
-        hidden = sum(self.base.words.lengths[path] for path in self.hidden)
-        return self.base.words.total - hidden + self.patch.words.total
-
-    def words_in(self, path: str) -> int:
-        """How many words a file holds."""
-        known = self.patch if path in self.patch.files else self.base
-        return known.words.lengths[path]
+        tables = (table.files.items() for table in self.tables)
+        shown = self._shown(path for path, source in next(tables) if wanted in source.data)
+        return sorted([*shown, *(path for path, source in next(tables) if wanted in source.data)])
 
     def like(self, part: str) -> set[str]:
         """The names of definitions that hold a part or all its words; a few perhaps of files that are gone by now."""

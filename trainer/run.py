@@ -26,6 +26,7 @@ from skyrl_gym.evaluate.runs import in_use, open_run, provenance, write_json
 from skyrl_gym.evaluate.spec import EvalSpec, images_of, note_images, write_provenance
 from skyrl_gym.policy import Sampling, in_dialect_of
 from skyrl_gym.policy.base import Policy
+from skyrl_gym.policy.serving import vllm_program
 from skyrl_gym.policy.transformers import TransformersPolicy
 from skyrl_gym.progress import OnProgress, Progress
 from skyrl_gym.registration import make_env
@@ -83,11 +84,14 @@ def train(
 
     Raises:
         ConfigError: the folder is in use or of another recipe, or the recipe names what isn't there.
+        MissingDependency: the recipe wants vLLM beside the trainer, and it is not installed.
         RunAborted: an environment has a bug, or nothing could be trained on.
     """
     folder = Path(out)
     _refuse_other_runs(recipe, folder, resume)
     _refuse_spread_groups(recipe)
+    if recipe.rollout.vllm_mode == "colocate":
+        vllm_program()
     ingredients = [_ingredient(recipe, section) for section in recipe.environments]
     held_out = [_tasks(recipe, section, recipe.eval.split, recipe.eval.tasks) for section in recipe.environments]
     config = _config(recipe, folder)

@@ -24,7 +24,7 @@ import httpx
 from skyrl_gym.errors import ConfigError, MissingDependency, PolicyError
 from skyrl_gym.policy.models import resolve_model
 
-__all__ = ["served"]
+__all__ = ["served", "vllm_program"]
 
 STARTS = 5
 START_S = 1_800.0
@@ -75,7 +75,7 @@ def served(
     model, *options = shlex.split(words) or [""]
     if not model or model.startswith("-"):
         raise ConfigError(f"--serve takes a model, and options of `vllm serve` behind it; got {words!r}")
-    program, source = _program(), resolve_model(model)
+    program, source = vllm_program(), resolve_model(model)
     with tempfile.TemporaryFile() as log:
         for _ in range(STARTS):
             # The port may be taken between here and there: then the server fails to bind, and gets another.
@@ -94,8 +94,12 @@ def served(
     raise PolicyError(f"vLLM found no free port in {STARTS} tries")
 
 
-def _program() -> list[str]:
-    """How vLLM is called: `$SKYRL_VLLM`, for one in an environment of its own, or the `vllm` that is installed."""
+def vllm_program() -> list[str]:
+    """How vLLM is called: `$SKYRL_VLLM`, for one in an environment of its own, or the `vllm` that is installed.
+
+    Raises:
+        MissingDependency: there is neither.
+    """
     if given := os.environ.get("SKYRL_VLLM"):
         return shlex.split(given)
     beside = Path(sys.executable).with_name("vllm")

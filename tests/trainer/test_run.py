@@ -1,13 +1,14 @@
 """`train`: what is wrong with a run is said before a model is loaded or a file is written."""
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skyrl_gym.errors import ConfigError, StopReason
+from skyrl_gym.errors import ConfigError, MissingDependency, StopReason
 from skyrl_gym.evaluate.spec import read_provenance
 from skyrl_gym.trainer.recipe import parse_recipe
 from tests.trainer.say import GROUPS, SIZE, run, trajectories
@@ -37,6 +38,17 @@ def test_a_fault_is_named_and_nothing_is_left(tmp_path: Path, change: dict[str, 
     with pytest.raises(ConfigError, match=says):
         train(parse_recipe({**RECIPE, **change}), tmp_path / "run")
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_vllm_beside_the_trainer_has_to_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from skyrl_gym.trainer.run import train
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("SKYRL_VLLM", raising=False)
+    if Path(sys.executable).with_name("vllm").exists():
+        pytest.skip("vLLM is installed here")
+    with pytest.raises(MissingDependency, match="pip install vllm"):
+        train(parse_recipe({**RECIPE, "rollout": {"vllm_mode": "colocate"}}), tmp_path / "run")
 
 
 def test_groups_that_are_spread_over_processes_are_not_closed_early(

@@ -18,12 +18,14 @@ from typing import Any
 import pytest
 
 from skyrl_gym.policy import resolve_model
-from skyrl_gym.rollout import read_journal
+from skyrl_gym.rollout import Trajectory, read_journal
 from skyrl_gym.trainer.recipe import parse_recipe
+from skyrl_gym.trainer.resume import journal_of
 from skyrl_gym.trainer.samples import samples_of
 from tests.policy.real_vllm import NEEDED, SCRIPT, START_S, RealVllm
 
 pytestmark = NEEDED
+DDP = Path(__file__).parents[2] / "recipes/accelerate/ddp.yaml"
 STEPS = 3
 ENV = {
     "id": "skyrl/memory-v0",
@@ -120,6 +122,76 @@ def test_training_goes_on_when_its_server_is_killed_and_started_again(
     train(recipe(server, folder, 1), out)
     killing.join()
     assert all(step["excluded"] == 0 for step in assert_trained(out, folder))
+
+
+# ---- two processes that train, on one server
+
+
+@pytest.fixture
+def exact(tmp_path: Path) -> Iterator[tuple[RealVllm, Path]]:
+    """As `served`, in fp32: what is sampled with a seed does not depend on what else is asked at the same time."""
+    folder = tmp_path / "served"
+    shutil.copytree(resolve_model("smollm2-135m"), folder)
+    server = RealVllm(folder, tmp_path / "log", "--dtype", "float32")
+    server.start()
+    server.wait()
+    yield server, folder
+    server.kill()
+
+
+def launched(place: Path, name: str, processes: int, server: RealVllm, folder: Path) -> Path:
+    """A training of so many processes; the server holds the untrained model again when it begins."""
+    changes = {
+        "name": name,
+        "rollout": {"max_tokens": 40, "max_context": 1024, "server": server.url, "server_folder": str(folder)},
+        "train": {
+            "max_steps": 2, "prompts_per_step": 2, "num_generations": 4, "per_device_train_batch_size": 2,
+            "learning_rate": 2.0e-5, "bf16": False,
+        },
+        "eval": {"tasks": 0},
+    }  # fmt: skip
+    (place / f"{name}.yaml").write_text(json.dumps({"model": "smollm2-135m", "env": ENV, **changes}))
+    words = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(DDP), "--mixed_precision", "no"]
+    words += ["--num_processes", str(processes), "--main_process_port", "0", "-m", "skyrl_gym"]
+    words += ["train", f"{name}.yaml", "--name", name]
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "ACCELERATE_TORCH_DEVICE": "cpu"}
+    done = subprocess.run(
+        words, cwd=place, capture_output=True, text=True, timeout=1_500, env={**os.environ, **quiet}, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    return place / "runs" / name
+
+
+def test_two_processes_share_one_server_and_take_the_steps_of_one(exact: tuple[RealVllm, Path], tmp_path: Path) -> None:
+    """Weights are read once a step and not once a process, all see the same version, and nothing is played twice."""
+    log, before = tmp_path / "log", len((tmp_path / "log").read_text())
+    two = launched(tmp_path, "two", 2, *exact)
+    calls = re.findall(r'"POST (\S+) HTTP/1.1" (\d+)', log.read_text()[before:])
+    assert {status for _, status in calls} == {"200"}
+    syncs = 2 + 2  # at the beginning, at each step, at the end
+    count = Counter(call for call, _ in calls)
+    assert (count["/collective_rpc"], count["/reset_prefix_cache"], count["/resume"]) == (syncs, syncs, 2 * syncs)
+    one = launched(tmp_path, "one", 1, *exact)
+
+    shares = [list(read_journal(journal_of(two, rank))) for rank in range(2)]
+    assert [len(share) for share in shares] == [8, 8]
+    for trajectory in (played := [trajectory for share in shares for trajectory in share]):
+        step = trajectory.sample // 8
+        assert {v for turn in trajectory.turns if turn.transition for v in turn.transition.versions} == {step}
+    assert sorted(trajectory.sample for trajectory in played) == list(range(16))
+    assert all(size == 4 for size in Counter(trajectory.group for trajectory in played).values())
+
+    alone = {trajectory.sample: trajectory for trajectory in read_journal(journal_of(one, 0))}
+    for trajectory in played:
+        if trajectory.sample < 8:  # later ones are sampled from weights that differ by rounding
+            assert sampled(trajectory) == sampled(alone[trajectory.sample])
+    first, second = (json.loads((run / "metrics.jsonl").read_text().splitlines()[0]) for run in (one, two))
+    for name in ("reward", "reward_std", "turns", "tokens", "loss", "grad_norm"):
+        assert second[name] == pytest.approx(first[name], rel=1e-3, abs=1e-6), name
+
+
+def sampled(trajectory: Trajectory) -> list[tuple[int, ...]]:
+    return [turn.transition.sampled_ids for turn in trajectory.turns if turn.transition]
 
 
 # ---- vLLM beside the process that trains

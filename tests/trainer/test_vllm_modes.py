@@ -1,12 +1,17 @@
-"""Training with a vLLM beside each process: who has the memory when, and that no server outlives its run."""
+"""Training with vLLM, against a stand-in: beside each process, or one server for several.
+
+Who has the memory when, when weights are read, and that no server outlives its run."""
 
 import json
 import os
 import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +19,9 @@ from typing import Any
 
 import pytest
 
+from skyrl_gym.rollout import Trajectory, read_journal
 from skyrl_gym.trainer.colocated import server_environment
+from skyrl_gym.trainer.resume import journal_of
 from tests.trainer.say import GROUPS, SIZE, STEPS, run, trajectories
 from tests.trainer.vllm_stub import digest
 
@@ -33,12 +40,15 @@ def notes(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.setenv("SKYRL_VLLM", shlex.join([sys.executable, str(STUB)]))
     monkeypatch.setenv("VLLM_STUB_NOTES", str(folder))
-    recipe = json.loads((place / "recipe.yaml").read_text())
-    recipe["rollout"] |= {"vllm_mode": "colocate", "vllm_enable_sleep_mode": True, "max_context": 200}
-    (place / "recipe.yaml").write_text(json.dumps(recipe))
+    ask_for(place, vllm_mode="colocate", vllm_enable_sleep_mode=True, max_context=200)
     yield folder
     for server in servers(folder):
         assert gone(server[0]["pid"])
+
+
+def ask_for(place: Path, **rollout: Any) -> None:
+    recipe = json.loads((place / "recipe.yaml").read_text())
+    (place / "recipe.yaml").write_text(json.dumps({**recipe, "rollout": {"max_tokens": 12, **rollout}}))
 
 
 def servers(notes: Path) -> list[list[dict[str, Any]]]:
@@ -95,11 +105,23 @@ def test_without_sleep_mode_the_server_never_sleeps(place: Path, notes: Path) ->
     assert calls(server) == [ASKED, *HALTED] + [*HALTED, ASKED] * STEPS + HALTED
 
 
-def test_each_process_has_a_server_of_its_own_that_knows_nothing_of_the_others(place: Path, notes: Path) -> None:
+def train_by_two(place: Path) -> list[Trajectory]:
+    """What two processes played: each trajectory once, whole groups."""
     launch = ["-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
     launch += ["--mixed_precision", "no", "--main_process_port", "0", *TRAIN]
     done = run(place, *launch, ACCELERATE_TORCH_DEVICE="cpu")
     assert done.returncode == 0, done.stderr[-3_000:]
+    played = trajectories(place / "runs/one")
+    groups = json.loads((place / "runs/one/steps.jsonl").read_text().splitlines()[-1])["groups"]
+    assert groups >= STEPS * GROUPS
+    assert sorted(t.sample for t in played) == list(range(groups * SIZE)), "none twice, none left out"
+    shares = [list(read_journal(journal_of(place / "runs/one", rank))) for rank in range(2)]
+    assert len(shares[0]) == len(shares[1])
+    return played
+
+
+def test_each_process_has_a_server_of_its_own_that_knows_nothing_of_the_others(place: Path, notes: Path) -> None:
+    train_by_two(place)
     two = servers(notes)
     assert len(two) == 2
     for server in two:
@@ -109,10 +131,29 @@ def test_each_process_has_a_server_of_its_own_that_knows_nothing_of_the_others(p
         assert calls(server).count("/sleep?level=2") == STEPS
     read = [[entry["read"] for entry in server[1:] if entry["read"]] for server in two]
     assert read[0] == read[1] and len(set(read[0])) == STEPS + 1, "the same weights at each step"
-    played = trajectories(place / "runs/one")
-    groups = json.loads((place / "runs/one/steps.jsonl").read_text().splitlines()[-1])["groups"]
-    assert groups >= STEPS * GROUPS
-    assert sorted(t.sample for t in played) == list(range(groups * SIZE)), "none twice, none left out"
+
+
+def test_two_processes_share_one_server_that_reads_the_weights_once_a_step(place: Path, notes: Path) -> None:
+    folder, port = place / "shared", free_port()
+    shutil.copytree(place / "model", folder)
+    ask_for(place, server=f"http://127.0.0.1:{port}/v1", server_folder=str(folder))
+    words = ["serve", str(folder), "--port", str(port), "--served-model-name", str(folder)]
+    with subprocess.Popen([sys.executable, str(STUB), *words]) as process:
+        try:
+            played = train_by_two(place)
+        finally:
+            process.kill()
+    (server,) = servers(notes)
+    asked = [entry["call"] for entry in server[1:] if entry["call"] != ASKED]
+    both = ["/pause?mode=abort"] * 2 + ["/collective_rpc", "/reset_prefix_cache"] + ["/resume"] * 2
+    assert asked == both * (STEPS + 2), "at the beginning, at each step and at the end"
+    assert {entry["status"] for entry in server[1:]} == {200}
+    read = [entry["read"] for entry in server[1:] if entry["read"]]
+    assert len(set(read)) == STEPS + 1 and read[-1] == digest(place / "runs/one/model")
+    drawn = [json.loads(line)["groups"] for line in (place / "runs/one/steps.jsonl").read_text().splitlines()]
+    for trajectory in played:
+        step = bisect_right(drawn, trajectory.sample // SIZE)
+        assert {v for turn in trajectory.turns if turn.transition for v in turn.transition.versions} == {step}
 
 
 def test_a_server_that_dies_ends_the_run_with_the_reason(place: Path, notes: Path) -> None:
@@ -146,6 +187,12 @@ def first_asked(notes: Path) -> int:
             return int(found[0].stem)
         time.sleep(0.05)
     raise AssertionError("no server was asked for anything")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 LAUNCHED = {

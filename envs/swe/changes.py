@@ -45,15 +45,26 @@ _CONFIGURATION = frozenset(
 # Of other languages: what says how tests are run, often beside what a repair may have to change.
 _BUILD = frozenset(
     {
-        *("package.json", "Cargo.toml", "go.mod", "pom.xml", "build.gradle", "build.gradle.kts", "CMakeLists.txt"),
+        *(
+            "package.json",
+            "Cargo.toml",
+            "go.mod",
+            "go.work",
+            "pom.xml",
+            "build.gradle",
+            "build.gradle.kts",
+            "CMakeLists.txt",
+        ),
         *("Makefile", "GNUmakefile", "makefile"),
     }
 )
 _TEST_NAME = re.compile(
     r"test_.*|.*_test\.\w+|.*\.(?:test|spec)\.\w+|.*Tests?\.(?:java|kt)|(?:jest|vitest|karma|\.mocharc|ava)\b.*\.\w+"
 )
-# sympy's own runner of tests.
-_RUNNER = re.compile(r"bin/test|sympy/testing/.*|sympy/utilities/(?:runtests|pytest|randtest)\.py")
+# sympy's own runner of tests; libraries that Go's tests bring along.
+_RUNNER = re.compile(
+    r"(?:.*/)?vendor/.*\.go|bin/test|sympy/testing/.*|sympy/utilities/(?:runtests|pytest|randtest)\.py"
+)
 _KEPT_BY_TOOLS = frozenset({".git", "__pycache__", ".pytest_cache", ".hypothesis"})
 _COMPILED = (".pth", ".pyc", ".so")
 # Entry points in them are plugins to pytest.

@@ -12,7 +12,8 @@ import re
 import secrets
 import shlex
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -20,6 +21,7 @@ from pathlib import PurePosixPath
 
 from skyrl_gym.envs.swe.changes import MAX_ARCHIVE, READ_S, Changes, belongs_to_tests, unpacked
 from skyrl_gym.envs.swe.diffs import diff
+from skyrl_gym.envs.swe.go_tests import go_log, runs_go
 from skyrl_gym.envs.swe.instance import Image, Instance
 from skyrl_gym.envs.swe.logs import (
     START,
@@ -180,16 +182,30 @@ async def test_in_container(instance: Instance, changes: Changes) -> TestReport:
     """
     image = _image(instance)
     read = await asyncio.to_thread(log_parser, image.log_parser, image.eval_script)  # importing one takes seconds
+    report = None
+    if runs_go(image.eval_script):
+        async with _changed(instance, changes) as (box, before):
+            log = await go_log(box, image)
+            report = None if log is None else _read_log(log, image, read)
+    if report is None:
+        async with _changed(instance, changes) as (box, before):
+            if image.eval_script:
+                report = await _run_script(box, image, read)
+            else:
+                await _apply(box, image, instance.test_patch)
+                report = await _run_pytest(box, instance)
+    return replace(report, patch=await asyncio.to_thread(diff, before, changes))
+
+
+@asynccontextmanager
+async def _changed(instance: Instance, changes: Changes) -> AsyncIterator[tuple[Sandbox, Mapping[str, bytes]]]:
+    """A fresh container with the changes, and the files that they replaced."""
+    image = _image(instance)
     async with await open_sandbox(_spec(image), "docker") as box:
         await _prepare(box, instance)
         before = await _fetch(box, image, changes)
         await _lay_on(box, image, changes)
-        if image.eval_script:
-            report = await _run_script(box, image, read)
-        else:
-            await _apply(box, image, instance.test_patch)
-            report = await _run_pytest(box, instance)
-    return replace(report, patch=await asyncio.to_thread(diff, before or {}, changes))
+        yield box, before or {}
 
 
 test_in_container.__test__ = False  # type: ignore[attr-defined]  # not a test case

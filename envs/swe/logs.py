@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from skyrl_gym.errors import MissingDependency, TaskError
 
 __all__ = [
+    "END",
     "START",
     "UNITTEST",
     "Outcomes",

@@ -84,6 +84,7 @@ class SweEnv(TextEnv):
         self.context_tokens = context_tokens
         check_grammars()
         super().__init__(**kwargs)
+        self._place: Workplace | None = None
         self._episode: _Episode | None = None
         self._pool: SandboxPool | None = None
 
@@ -105,7 +106,7 @@ class SweEnv(TextEnv):
     async def setup(self, task: Task) -> str:
         """Opens a sandbox with the repository in it."""
         instance = read_instance(Task(task.id, standard_row(task.data)))
-        place = await open_workplace(instance, self._sandboxes)
+        place = self._place = await open_workplace(instance, self._sandboxes)  # to be closed whatever comes now
         search = CodeSearch(place.box, place.repository)
         editor = FileEditor(place.box, SyntaxCheck(place.box, place.python))
         self._episode = _Episode(instance, place, editor, search, Course())
@@ -242,13 +243,15 @@ class SweEnv(TextEnv):
         twin._pool = None  # this one's
         now = self._current
         place, editor, search = now.place.moved(box), now.editor.moved(box), now.search.moved(box)
+        twin._place = place
         twin._episode = replace(now, place=place, editor=editor, search=search, course=replace(now.course))
 
     async def teardown(self) -> None:
         """Closes the sandbox."""
-        episode, self._episode = self._episode, None
-        if episode is not None:
-            await episode.place.box.close()
+        self._episode = None
+        place, self._place = self._place, None
+        if place is not None:
+            await place.box.close()
 
     async def aclose(self) -> None:
         """Frees everything, what was started ahead too; may be called twice."""

@@ -128,8 +128,9 @@ class SandboxBackend(ABC):
         max_bytes: int = 1_048_576,
     ) -> ExecResult:
         """Runs one command; see `Sandbox.exec`."""
-        # By way of `sh`, a program that is not there is an ordinary failure, 127, in every backend.
-        words = ["bash", "-c", command] if isinstance(command, str) else ["sh", "-c", 'exec "$@"', "sh", *command]
+        # By way of a shell, a program that is not there is an ordinary failure, 127, in every backend.
+        script = ["--", command] if isinstance(command, str) else ['exec -- "$@"', "bash", *command]
+        words = ["bash", "-c", *script]
         # As bash does, without NULs; half of a surrogate pair is no character.
         arguments = [word.replace("\0", "").encode(errors="replace").decode() for word in words]
         began = time.monotonic()

@@ -28,7 +28,7 @@ __all__ = ["DRIVER_ENV", "SHELL_COMMAND", "PipeShell", "RestartingShell"]
 _DRIVER = r"""
 trap : INT TERM HUP
 while IFS= read -r -d '' -u 200 __n && IFS= read -r -d '' -u 200 __c; do
-  eval "$__c" </dev/null >&201 2>&201 200<&- 201>&-
+  eval -- "$__c" </dev/null >&201 2>&201 200<&- 201>&-
   printf '\001%s %d\001' "$__n" "$?" >&201
 done
 exit 111

@@ -1,7 +1,6 @@
 """Bubblewrap's isolation, the ledger, and what is said when there is no bubblewrap."""
 
 import asyncio
-import contextlib
 import os
 import secrets
 import signal
@@ -30,6 +29,7 @@ from skyrl_gym.sandbox import (
     backend as sandbox_backend,
 )
 from skyrl_gym.sandbox.processes import tree_of
+from skyrl_gym.sandbox.testing.harness import command_lines
 
 # Seconds to sleep, by which this run's own sleepers are known.
 NAP = f"900.{secrets.randbelow(10**9):09d}"
@@ -129,18 +129,10 @@ def test_arguments_hold_no_content() -> None:
             seen = b""
             while not writing.done():
                 await asyncio.sleep(0.001)
-                seen += _command_lines()
+                seen += b"".join(command_lines().values())
             return seen
 
     assert b"canary-4711" not in asyncio.run(main())
-
-
-def _command_lines() -> bytes:
-    found = b""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            found += Path(f"/proc/{pid}/cmdline").read_bytes()
-    return found
 
 
 @needs_bubblewrap
@@ -261,7 +253,7 @@ def test_what_a_command_is_given_can_not_be_read_by_others() -> None:
         async with await open_sandbox(spec) as box:
             running = asyncio.create_task(box.exec("sleep 0.3", timeout_s=5, env={"MORE": "canary-4712"}))
             await asyncio.sleep(0.15)
-            seen = _command_lines()
+            seen = b"".join(command_lines().values())
             await running
             return seen
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import tempfile
@@ -17,7 +18,7 @@ import pytest
 from skyrl_gym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from skyrl_gym.sandbox.ledger import Ledger
 
-__all__ = ["NAP", "Harness", "reachable_folder", "survivors"]
+__all__ = ["NAP", "Harness", "command_lines", "reachable_folder", "survivors"]
 
 # Seconds to sleep, by which this run's own sleepers are known.
 NAP = f"900.{secrets.randbelow(10**9):09d}"
@@ -95,13 +96,14 @@ def survivors(seconds: str, within_s: float = 2.0) -> list[int]:
     return found
 
 
-def _sleepers(seconds: str) -> list[int]:
-    found = []
+def command_lines() -> dict[int, bytes]:
+    """The argument list of each process of this machine, as everybody can read it; a NUL after each argument."""
+    found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            line = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if line == f"sleep\0{seconds}\0".encode():
-            found.append(int(pid))
+        with contextlib.suppress(OSError):
+            found[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes()
     return found
+
+
+def _sleepers(seconds: str) -> list[int]:
+    return [pid for pid, line in command_lines().items() if line == f"sleep\0{seconds}\0".encode()]

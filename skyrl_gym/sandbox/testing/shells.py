@@ -177,5 +177,10 @@ class ShellTests(Harness):
 
     def test_a_command_may_be_long(self, in_sandbox: Any) -> None:
         """verifiers#1834, rllm#649: a payload in the arguments is longer than the kernel takes."""
-        (result,) = run_all(in_sandbox, f"x='{'y' * 500_000}'; echo ${{#x}}", timeout_s=20)
-        assert result.text == "500000\n"
+        (result,) = run_all(in_sandbox, f"x='{'y' * 3_000_000}'; echo ${{#x}}", timeout_s=60)
+        assert result.text == "3000000\n"
+
+    def test_a_command_may_begin_with_a_dash(self, in_sandbox: Any) -> None:
+        """verifiers#1957: text that begins with a dash is taken for an option."""
+        (result,) = run_all(in_sandbox, "-rf")
+        assert (result.code, "-rf: command not found" in result.text) == (127, True)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from skyrl_gym.tools.code_search.listing import Listing
 from skyrl_gym.tools.code_search.repository import Repository
-from skyrl_gym.tools.code_search.store import Store, digest
-from skyrl_gym.tools.code_search.table import Index, Source, Table
+from skyrl_gym.tools.code_search.store import Read, Store, uncollected
+from skyrl_gym.tools.code_search.table import Index, Table
 
 __all__ = ["Tracker"]
 
@@ -65,34 +65,36 @@ class Tracker:
                     continue
             shared = None
             try:
-                sources = await self._sources(digests)
-                table = await asyncio.to_thread(Table, sources)
-                if await asyncio.to_thread(_are_as_said, sources, digests):
-                    shared = table
+                with uncollected:
+                    table, is_as_said = await self._table(digests)
+                shared = table if is_as_said else None
                 return table
             finally:
                 self._store.settle(key, future, shared)
 
-    async def _sources(self, digests: Mapping[str, str]) -> dict[str, Source]:
+    async def _table(self, digests: Mapping[str, str]) -> tuple[Table, bool]:
+        """Of files by their digests, and whether they have these: their place is the agent's, and may say anything."""
         held = self._store.known(digests)
-        missing = [path for path in digests if path not in held]
-        return {**held, **await self._read(missing)} if missing else held
+        read = await self._read([path for path in digests if path not in held])
+        made = {**held, **{path: item.source for path, item in read.items()}}
+        is_as_said = made.keys() == digests.keys() and all(item.digest == digests[path] for path, item in read.items())
+        return await asyncio.to_thread(Table, made), is_as_said
 
-    async def _read(self, paths: list[str]) -> dict[str, Source]:
-        data = await self.repository.read(paths)
+    async def _read(self, paths: list[str]) -> dict[str, Read]:
+        data = await self.repository.read(paths) if paths else {}
         wanted = [path for path in paths if path in data]
 
-        def add(part: list[str]) -> dict[str, Source]:
-            return {path: self._store.add(path, data[path]) for path in part}
+        def add(part: list[str]) -> dict[str, Read]:
+            return self._store.add({path: data[path] for path in part})
 
         parts = [wanted[start::THREADS] for start in range(THREADS)] if len(wanted) > THREADS else [wanted]
         made = await asyncio.gather(*(asyncio.to_thread(add, part) for part in parts))
-        return {path: source for part in made for path, source in part.items()}
+        return {path: read for part in made for path, read in part.items()}
 
     async def _changed(self, index: Index, old: Mapping[str, str], new: Mapping[str, str]) -> Index:
         gone = [path for path in old if path not in new]
         changed = [path for path, stamp in new.items() if old.get(path) != stamp]
-        read = await self._read(changed)
+        read = {path: item.source for path, item in (await self._read(changed)).items()}
         same = {path for path, held in read.items() if (was := index.source(path)) and was.data == held.data}
         fresh = {path: source for path, source in read.items() if path not in same}
         touched = {*gone, *changed} - same
@@ -101,8 +103,3 @@ class Tracker:
         kept = {path: source for path, source in index.patch.files.items() if path not in touched}
         patch = await asyncio.to_thread(Table, {**kept, **fresh})
         return Index(index.base, index.hidden | (touched & index.base.files.keys()), patch)
-
-
-def _are_as_said(sources: Mapping[str, Source], digests: Mapping[str, str]) -> bool:
-    """Whether files are what their place said before they were read: it is the agent's, and may say anything."""
-    return {path: digest(source.data) for path, source in sources.items()} == dict(digests)

@@ -1,8 +1,8 @@
 """The process that parses: files that nobody vouches for stay out of the process that plays the episodes.
 
-It reads a line of JSON (what to do, the language, how many bytes) and then the bytes, and answers in a line of JSON,
-with the file's facts or its faults.
-It ends when its socket does, or after a minute without work.
+It reads a line of JSON (what to do, and the language and size of each file) and then the files' bytes, and answers in
+a line of JSON, with each file's facts or faults.
+It ends when its socket does, or after ten minutes without work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from skyrl_gym.tools.code_search.scan import scan
 
 __all__ = ["main"]
 
-IDLE_S = 60.0
+IDLE_S = 600.0
 MEMORY_BYTES = 1 << 30
 
 
@@ -39,8 +39,8 @@ def main() -> None:
             pass
 
 
-def _done(order: dict[str, Any], stream: BinaryIO) -> Any:
-    data = stream.read(order["size"])
+def _done(order: dict[str, Any], stream: BinaryIO) -> list[Any]:
+    files = [(language, stream.read(size)) for language, size in order["files"]]
     if order["work"] == "faults":
-        return find_faults(order["language"], data)
-    return scan(order["language"], data).to_json()
+        return [find_faults(language, data) for language, data in files]
+    return [scan(language, data).to_json() for language, data in files]

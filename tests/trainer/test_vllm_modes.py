@@ -75,6 +75,8 @@ def gone(pid: int) -> bool:
 
 
 TRAIN = ["-m", "skyrl_gym", "train", "recipe.yaml", "--registry", "registry.yaml", "--name", "one"]
+BY_TWO = ["-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
+BY_TWO += ["--mixed_precision", "no", "--main_process_port", "0", *TRAIN]
 
 
 def test_each_step_wakes_the_server_gives_it_the_weights_samples_and_puts_it_to_sleep(place: Path, notes: Path) -> None:
@@ -107,9 +109,7 @@ def test_without_sleep_mode_the_server_never_sleeps(place: Path, notes: Path) ->
 
 def train_by_two(place: Path) -> list[Trajectory]:
     """What two processes played: each trajectory once, whole groups."""
-    launch = ["-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
-    launch += ["--mixed_precision", "no", "--main_process_port", "0", *TRAIN]
-    done = run(place, *launch, ACCELERATE_TORCH_DEVICE="cpu")
+    done = run(place, *BY_TWO, ACCELERATE_TORCH_DEVICE="cpu")
     assert done.returncode == 0, done.stderr[-3_000:]
     played = trajectories(place / "runs/one")
     groups = json.loads((place / "runs/one/steps.jsonl").read_text().splitlines()[-1])["groups"]
@@ -156,25 +156,38 @@ def test_two_processes_share_one_server_that_reads_the_weights_once_a_step(place
         assert {v for turn in trajectory.turns if turn.transition for v in turn.transition.versions} == {step}
 
 
-def test_a_server_that_dies_ends_the_run_with_the_reason(place: Path, notes: Path) -> None:
-    with started(place) as trainer:
+@pytest.mark.parametrize("words", [TRAIN, pytest.param(BY_TWO, marks=pytest.mark.slow)], ids=["alone", "one of two"])
+def test_a_server_that_dies_ends_the_run_with_the_reason(place: Path, notes: Path, words: list[str]) -> None:
+    with started(place, words) as trainer:
         os.kill(first_asked(notes), signal.SIGKILL)
         _, said = trainer.communicate(timeout=200)
     assert trainer.returncode == 1
     assert "vLLM ended" in said
 
 
+def test_a_server_that_finds_no_memory_to_wake_up_in_ends_the_run_with_what_it_said(
+    place: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_STUB_FAILS_AT", "/wake_up")
+    done = run(place, *TRAIN, "--set", "eval.tasks=0")
+    assert done.returncode == 1
+    assert "the server answered 500" in done.stderr and "no memory to wake up in" in done.stderr
+    steps = (place / "runs/one/metrics.jsonl").read_text().splitlines()
+    assert len(steps) == 1, "the step before it stands"
+
+
 def test_a_killed_trainer_takes_its_server_along(place: Path, notes: Path) -> None:
-    with started(place) as trainer:
+    with started(place, TRAIN) as trainer:
         server = first_asked(notes)
         trainer.kill()
     assert gone(server)
 
 
-def started(place: Path) -> subprocess.Popen[str]:
+def started(place: Path, words: list[str]) -> subprocess.Popen[str]:
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", "TERM": "dumb"}
+    quiet |= {"ACCELERATE_TORCH_DEVICE": "cpu"}
     return subprocess.Popen(
-        [sys.executable, *TRAIN, "--set", "train.max_steps=1000"], cwd=place, env={**os.environ, **quiet},
+        [sys.executable, *words, "--set", "train.max_steps=1000"], cwd=place, env={**os.environ, **quiet},
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -89,7 +89,11 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         with self.engine.lock:
             try:
+                if parts.path == os.environ.get("VLLM_STUB_FAILS_AT"):
+                    raise MemoryError("no memory to wake up in")
                 found, status = self.engine.do(parts.path, parse_qs(parts.query), body), 200
+            except MemoryError as error:
+                found, status = {"error": str(error)}, 500
             except RuntimeError as error:
                 found, status = {"error": str(error)}, 400
             note(call=self.path, status=status, read=found.get("read"))

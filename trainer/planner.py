@@ -127,7 +127,7 @@ def _training(recipe: Recipe, config: Any, parameters: int, trained: int) -> tup
     available = hardware.memory_gb * GB
     if recipe.rollout.vllm_mode == "colocate":
         share = recipe.rollout.vllm_gpu_memory_utilization * available
-        if not recipe.rollout.vllm_enable_sleep_mode:
+        if not _sleeps(recipe):
             return (Memory(name, parts | {"vLLM's share": share}, available),)
         held = {"weights": parts["weights"], "optimizer": trained * 8 / shards}
         held |= {part: size for part, size in parts.items() if part == "reference model"}
@@ -185,8 +185,8 @@ def _layout(recipe: Recipe) -> tuple[str, ...]:
     sharded = {"none": "", "fsdp2": ", sharded by FSDP2", "zero3": ", sharded by ZeRO-3"}[hardware.sharding]
     samples = "a copy of the model in each training process"
     if recipe.rollout.vllm_mode == "colocate":
-        sleeps = ", asleep while it trains" if recipe.rollout.vllm_enable_sleep_mode else ""
-        samples = f"vLLM beside each training process, on {recipe.rollout.vllm_gpu_memory_utilization:.0%}{sleeps}"
+        share = f"{recipe.rollout.vllm_gpu_memory_utilization:.0%} of the memory"
+        samples = f"vLLM beside each training process, on {share}{', asleep while it trains' * _sleeps(recipe)}"
     if hardware.sampling_gpus:
         copies = hardware.sampling_gpus // hardware.tensor_parallel
         samples = f"vLLM on {hardware.sampling_gpus} GPUs: {copies} x tensor parallel {hardware.tensor_parallel}"
@@ -229,6 +229,11 @@ def _misfits(recipe: Recipe, config: Any) -> list[str]:
     if hardware.sharding != "none" and recipe.lora is not None and recipe.lora.load_in_4bit:
         found.append("weights in 4 bits are not sharded: train with sharding none")
     return found
+
+
+def _sleeps(recipe: Recipe) -> bool:
+    """vLLM gives its memory back while training goes on; a CPU's it keeps, whatever it is told."""
+    return recipe.rollout.vllm_enable_sleep_mode and recipe.hardware.gpus > 0
 
 
 def _small_share(recipe: Recipe, config: Any, parameters: int) -> list[str]:

@@ -138,6 +138,8 @@ def test_a_gpu_that_trains_and_samples_by_turns_is_planned_for_either_time(plan:
     assert sampling.parts["vLLM's share"] == 0.6 * 24 * GB
     (always,) = plan("single_gpu_24gb_vllm.yaml", rollout__vllm_enable_sleep_mode=False)[0].devices
     assert always.total > max(training.total, sampling.total)
+    on_cpu = plan("single_gpu_24gb_vllm.yaml", hardware__gpus=0)[0].devices
+    assert [device.parts for device in on_cpu] == [always.parts], "a CPU gives no memory back"
 
 
 @pytest.mark.parametrize("file", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)

@@ -62,7 +62,7 @@ rm -rf "$2/overlay.json" "$2"/*.go
 """
 _KEPT = r"""
 for at in "$1"/keep.d/*/; do
-[ ! -s "$at/environment" ] || (cd "$at" && sha256sum binary && cat package && pwd)
+[ ! -s "$at/environment" ] || (cd "$at" && sha256sum binary && grep -cF "$2" binary; cat package && pwd)
 done
 """
 _RUN = r"""
@@ -81,11 +81,12 @@ _OF_KEPT = re.compile(r"ok\s+\S+\s")
 
 @dataclass(frozen=True)
 class _Kept:
-    """A test program: its folder, its hash, and the package whose tests it runs."""
+    """A test program: its folder, its hash, the package whose tests it runs, and whether it signs what it tells."""
 
     folder: str
     sha256: str
     package: str
+    signs: bool
 
 
 def runs_go(script: str) -> bool:
@@ -104,10 +105,13 @@ async def go_log(box: Sandbox, image: Image) -> ExecResult | None:
     await box.write(f"{folder}/script.sh", image.eval_script.encode())
     await box.write(f"{folder}/keep", _KEEP.encode())
     built = await _bash(box, _BUILD, image.repository, folder)
-    listed = (await _bash(box, _KEPT, folder)).text.splitlines()
-    programs = [_Kept(at, line[:64], name) for line, name, at in zip(*[iter(listed)] * 3, strict=True)]
-    if built.status != "ok" or not programs:
-        return built if built.status != "ok" else None
+    if built.status != "ok":
+        return built
+    listed = (await _bash(box, _KEPT, folder, mark)).text.splitlines()
+    fours = zip(*[iter(listed)] * 4, strict=True)
+    programs = [_Kept(at, line[:64], name, signs != "0") for line, signs, name, at in fours]
+    if not programs or not all(program.signs for program in programs):
+        return None
     lines: list[str] = []
     for program in sorted(programs, key=lambda one: (one.package, one.sha256)):
         run = secrets.token_hex(8)

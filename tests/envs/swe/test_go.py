@@ -222,6 +222,12 @@ def test_where_gos_own_package_is_not_as_it_is_known_the_log_counts(play: Any, m
     assert play(TASK, *gold_actions(TASK)[:-1])[0] == 1.0
 
 
+def test_where_a_script_has_flags_of_its_own_the_log_counts(play: Any) -> None:
+    task = Task.from_row({**ROW, "eval_script": SCRIPT.replace("go test", "GOFLAGS=-mod=mod go test")})
+    assert play(task)[0] == 0.0
+    assert play(task, *gold_actions(task)[:-1])[0] == 1.0
+
+
 @pytest.mark.parametrize(
     ("script", "runs"),
     [

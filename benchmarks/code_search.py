@@ -30,6 +30,7 @@ from skyrl_gym.tools.code_search import CodeSearch, Parsers, Store
 from skyrl_gym.tools.code_search.languages import language_of, load_grammar
 from skyrl_gym.tools.code_search.lookup import Query, find
 from skyrl_gym.tools.code_search.relations import callers
+from skyrl_gym.tools.code_search.repository import Repository
 
 DJANGO = "5.2.8"
 COLD_S, QUERY_S, EDIT_S = 3.0, 0.020, 0.050  # the goals
@@ -38,6 +39,7 @@ SAMPLES = 30
 NAMES = 300
 SHOWN = 20  # definitions that an answer lists at most
 PAPER_NAMES = 6
+OF_TEXT = ("a text", "words (BM25)")  # these look into all text files first, by ripgrep
 Question = dict[str, Any]
 
 
@@ -131,9 +133,27 @@ def mistyped(name: str) -> str:
     return name[: half - 1] + name[half] + name[half - 1] + name[half + 1 :]
 
 
-async def measure_questions(search: CodeSearch, truth: Truth) -> None:
+class Layerless:
+    """A sandbox that does not tell what was written in it: every known file and folder is looked at."""
+
+    def __init__(self, box: Sandbox) -> None:
+        self.inspect = box.inspect
+
+    def layer(self, target: str) -> None:
+        return None
+
+
+async def measure_looks(search: CodeSearch, box: Sandbox) -> None:
     show("the look for changes in each", await timed(search.tracker.index, SAMPLES))
+    other = Repository(Layerless(box), "/work")
+    known = await other.listing(await other.listing())
+    show("the same at every file and folder", await timed(partial(other.listing, known), SAMPLES))
+    show("all text files searched, no more", await timed(partial(other.matches, "zz_nowhere", "."), SAMPLES))
+
+
+async def measure_questions(search: CodeSearch, truth: Truth) -> None:
     every: list[float] = []
+    by_index: list[float] = []
     cpu = time.process_time()
     for kind, asked in questions(truth, random.Random(0)).items():
         took = []
@@ -141,6 +161,8 @@ async def measure_questions(search: CodeSearch, truth: Truth) -> None:
             took += await timed(partial(search.search, **question), 1)
         show(kind, took)
         every += took
+        by_index += took if kind not in OF_TEXT else ()
+    show("all but text and words", by_index, QUERY_S)
     show("all questions", every, QUERY_S)
     print(f"  all questions, CPU of this process {(time.process_time() - cpu) / len(every) * 1e3:.1f} ms each")
 
@@ -277,6 +299,7 @@ async def measure(root: Path, script: Path | None) -> None:
     spec = SandboxSpec(mounts=(Mount(str(root), "/work", "private"),))
     async with await open_sandbox(spec) as box:
         search = await cold_indexes(box, root)
+        await measure_looks(search, box)
         await measure_questions(search, truth)
         await measure_edits(search, box, truth)
         await measure_recall(search, truth)

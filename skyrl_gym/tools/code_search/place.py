@@ -59,7 +59,7 @@ class Scripts:
         Raises:
             ToolError: it took too long, or could not be started.
         """
-        command = ["bash", "-c", f"{{ {script}; }} 2>/dev/null", self.root, *arguments]
+        command = ["bash", "-c", f"exec 2>/dev/null; {script}", self.root, *arguments]
         try:
             ran = await self.place.inspect(command, timeout_s=COMMAND_S, stdin=stdin, env=_ENV, max_bytes=max_bytes)
         except OSError as error:

@@ -30,7 +30,7 @@ _SUFFIXES = "|".join(suffix[1:] for language in LANGUAGES.values() for suffix in
 _SOURCES = rf"-type d \( {_IGNORED} -prune -o {_SHOWN} \) -o -type f -regex '.*\.({_SUFFIXES})' {_SHOWN}"
 _FIND = f'depth=$1; shift; exec find "$@" $depth -regextype posix-extended -xdev {_SOURCES}'
 _LIST = f'cd "$0" && {_NOW} && xargs -0 -r sh -c {shlex.quote(_FIND)} sh "$1"'
-_WRITTEN = rf'cd "$1" && {_NOW} && find . {_IGNORED} -prune -o {_SHOWN}'
+_WRITTEN = f'cd "$1" && {_NOW} && find . -regextype posix-extended {_SOURCES}'
 _STAMPS = rf'cd "$0" && {_NOW} && xargs -0 -r stat --printf "%s %.9Z %i\n" --'
 
 Stamps = Mapping[str, str]
@@ -40,8 +40,8 @@ Stamps = Mapping[str, str]
 class Listing:
     """A stamp of every source file and of every folder, by path: it changes when they do.
 
-    A folder changes when something is made, removed or renamed in it. `written` are the stamps of all that the place's
-    layer holds, if it has one.
+    A folder changes when something is made, removed or renamed in it. `written` are the stamps of the files and folders
+    that the place's layer holds, if it has one.
     """
 
     files: Stamps
@@ -71,12 +71,12 @@ async def look(scripts: Scripts, known: Listing | None = None) -> Listing:
 
 
 async def _written(scripts: Scripts) -> Stamps | None:
-    """What the layer holds; None if there is none, or if it holds too much."""
+    """The stamps of source files and folders in the layer; None if there is none, or if it holds too much."""
     layer = scripts.layer()
     if layer is None:
         return None
     entries = _entries(await scripts.run(_WRITTEN, b"", layer, max_bytes=MAX_LISTING))
-    return None if entries is None else {path: f"{kind} {stamp}" for path, (kind, stamp) in entries.items()}
+    return None if entries is None else {path: stamp for path, (_, stamp) in entries.items()}
 
 
 async def _changed(scripts: Scripts, known: Listing, written: Stamps | None) -> set[str] | None:

@@ -126,3 +126,23 @@ def test_edits_in_one_tick_of_the_clock_are_seen(seen: Any, parsers: Parsers, tm
                 assert "1 definition" in await search.search(name)
 
     asyncio.run(play())
+
+
+def test_files_that_a_snapshot_brings_back_are_seen(parsers: Parsers, tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    tmp_path.chmod(0o755)
+
+    async def play() -> None:
+        async with await open_sandbox(SandboxSpec(mounts=(Mount(str(tmp_path), "/work", "private"),))) as box:
+            search = CodeSearch(box, "/work", Store(parsers))
+            await box.exec("sed -i s/red/tan/ a/one.py; rm c/six.js", timeout_s=60)
+            before = await answers(search)
+            async with await box.snapshot() as snapshot:
+                await box.exec("rm -rf a; mkdir c/a; mv c b; echo 'def sky(): pass' > b/a/two.py", timeout_s=60)
+                assert await answers(search) != before
+                await box.restore(snapshot)
+            assert await answers(search) == before
+
+    asyncio.run(play())

@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from string import Template
@@ -68,14 +68,14 @@ done
 _RUN = r"""
 cd "$1" && echo "$2  binary" | sha256sum --status -c || exit 9
 cd "$(cat "$1/folder")" && . "$1/environment" 2> /dev/null
-export "$3=$4"
+export "$3=$4" GOFLAGS="${GOFLAGS%% -overlay=*}"
 words=()
 while IFS= read -r -d '' word; do
 case "$word" in -test.testlogfile=*|-test.coverprofile=*|-test.gocoverdir=*) ;; *) words+=("$word") ;; esac
 done < "$1/words"
 exec "$1/binary" "${words[@]}" < /dev/null
 """
-_SIGNED = re.compile(rb"^(\w{32}) (\w{64}) ((\w{16}) (PASS|FAIL|SKIP|END) ((?:[0-9a-f]{2})+))$", re.MULTILINE)
+_SIGNED = re.compile(rb"^(\w{32}) (\w{64}) ((\w{16}) (PASS|FAIL|SKIP|END) (\d{1,3}) ((?:[0-9a-f]{2})+))$", re.MULTILINE)
 _OF_KEPT = re.compile(r"ok\s+\S+\s")
 
 
@@ -87,6 +87,15 @@ class _Kept:
     sha256: str
     package: str
     signs: bool
+
+
+@dataclass(frozen=True)
+class _Told:
+    """PASS, FAIL or SKIP, how deep among tests, and its name; or END and an exit status."""
+
+    word: str
+    level: int
+    name: str
 
 
 def runs_go(script: str) -> bool:
@@ -122,24 +131,25 @@ async def go_log(box: Sandbox, image: Image) -> ExecResult | None:
     return replace(built, output="\n".join([*own[:end], *lines, *own[end:], ""]).encode())
 
 
-def _lines(package: str, ran: ExecResult, said: list[tuple[str, str]]) -> Iterator[str]:
+def _lines(package: str, ran: ExecResult, said: Sequence[_Told]) -> Iterator[str]:
     """As Go writes them."""
-    for word, name in said:
-        if word != "END":
-            indent = "    " * name.count("/")
-            yield from (f"=== RUN   {name}", f"{indent}--- {word}: {name} (0.00s)")
-    good = (ran.status, ran.code) == ("ok", 0) and ("END", "0") in said
+    for told in said:
+        if told.word != "END":
+            indent = "    " * (told.level - 1)  # a name may hold slashes of its own
+            yield from (f"=== RUN   {told.name}", f"{indent}--- {told.word}: {told.name} (0.00s)")
+    good = (ran.status, ran.code) == ("ok", 0) and _Told("END", 0, "0") in said
     yield from ("PASS", f"ok  \t{package}\t0.001s") if good else ("FAIL", f"FAIL\t{package}\t0.001s")
 
 
-def _signed(output: bytes, key: str, mark: str, run: str) -> list[tuple[str, str]]:
-    """The words and names of the lines that are signed, of this run."""
+def _signed(output: bytes, key: str, mark: str, run: str) -> list[_Told]:
+    """The lines that are signed, of this run."""
     found = []
     secret = bytes.fromhex(key)
     for line in _SIGNED.finditer(output):
         right = hashlib.sha256(secret + line[3] + secret).hexdigest()
         if line[1].decode() == mark and line[4].decode() == run and secrets.compare_digest(line[2].decode(), right):
-            found.append((line[5].decode(), bytes.fromhex(line[6].decode()).decode(errors="replace")))
+            name = bytes.fromhex(line[7].decode()).decode(errors="replace")
+            found.append(_Told(line[5].decode(), int(line[6]), name))
     return found
 
 

@@ -64,7 +64,7 @@ func watchEnd(c *common) {
 		word = "SKIP"
 	}
 	if running {
-		watchSay(word, c.name)
+		watchSay(word, c.level, c.name)
 	}
 }
 
@@ -74,20 +74,20 @@ func watchExample(name string, function func(), passed bool) {
 		word = "PASS"
 	}
 	if pointer, known := watch.known[name]; known && pointer == watchreflect.ValueOf(function).Pointer() {
-		watchSay(word, name)
+		watchSay(word, 1, name)
 	}
 }
 
 func watchRun(tests []InternalTest, code int) {
 	if watch.tests == watchreflect.ValueOf(tests).Pointer() {
-		watchSay("END", watchstrconv.Itoa(code))
+		watchSay("END", 0, watchstrconv.Itoa(code))
 	}
 }
 
-func watchSay(word, name string) {
+func watchSay(word string, level int, name string) {
 	key, _ := watchhex.DecodeString("$key")
 	run, _ := watchsyscall.Getenv("$variable")
-	line := run + " " + word + " " + watchhex.EncodeToString([]byte(name))
+	line := run + " " + word + " " + watchstrconv.Itoa(level) + " " + watchhex.EncodeToString([]byte(name))
 	sum := watchsha256.Sum256([]byte(string(key) + line + string(key)))
 	watchsyscall.Write(watch.file, []byte("\n$mark "+watchhex.EncodeToString(sum[:])+" "+line+"\n"))
 }

@@ -76,10 +76,13 @@ FILES = {
     "moon.go": CODE,
     "far/far.go": "package far\n\nfunc Far() int { return 1 }\n",
     "far/far_test.go": (
-        'package far_test\n\nimport ("os"; "testing"; "example.org/moon/far")\n\n'
+        'package far_test\n\nimport ("os"; "os/exec"; "testing"; "example.org/moon/far")\n\n'
         "func TestMain(m *testing.M) { os.Exit(m.Run()) }\n\n"
         'func TestFar(t *testing.T) {\n\tif _, err := os.Stat("far.go"); err != nil || far.Far() != 1 {\n'
         "\t\tt.Fatal(err)\n\t}\n}\n\n"
+        "func TestThatRunsGo(t *testing.T) {\n"
+        '\tif said, err := exec.Command("go", "list", ".").CombinedOutput(); err != nil {\n'
+        "\t\tt.Fatal(string(said))\n\t}\n}\n\n"
         "func TestNeverPasses(t *testing.T) { t.Fail() }\n"
     ),
 }
@@ -92,6 +95,7 @@ SCRIPT = (
     "go test -v ./...\n: '>>>>> End Test Output'\n"
 )
 HALF = ["TestHalf", "TestTable/a_six_(6)", "FuzzHalf", "FuzzHalf/seed#0", "ExampleHalf"]
+KEPT = ["TestZero", "TestFar", "TestThatRunsGo"]
 ROW = {
     "instance_id": "half__moon.go",
     "repo": "half/moon",
@@ -103,7 +107,7 @@ ROW = {
     "eval_script": SCRIPT,
     "log_parser": "lines",
     "FAIL_TO_PASS": HALF,
-    "PASS_TO_PASS": ["TestZero", "TestFar"],
+    "PASS_TO_PASS": KEPT,
 }
 TASK = Task.from_row(ROW)
 LINE = re.compile(r"^\s*--- (PASS|FAIL): (\S+)", re.MULTILINE)
@@ -142,7 +146,7 @@ def test_gold_is_1_and_doing_nothing_0(play: Any) -> None:
     assert play(TASK, *gold_actions(TASK)[:-1])[0] == 1.0
 
 
-LINES = "".join(f"=== RUN   {name}\\n--- PASS: {name} (0.00s)\\n" for name in (*HALF, "TestZero", "TestFar"))
+LINES = "".join(f"=== RUN   {name}\\n--- PASS: {name} (0.00s)\\n" for name in (*HALF, *KEPT))
 PRINT = f'os.Stdout.WriteString("\\n{LINES}PASS\\n")'
 FAKE = (
     "[]testing.InternalTest{"

@@ -17,6 +17,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from string import Template
 
@@ -160,6 +161,7 @@ async def _lay_overlay(box: Sandbox, repository: str, folder: str, key: str, mar
         return False
     testing = f"{found.text.strip()}/src/testing"
     replaced = {}
+    named = partial(re.sub, r"\bwatch", f"w{secrets.token_hex(8)}")  # nothing can be linked with what it can't name
     for name, edits in _EDITS.items():
         try:
             source = (await box.read(f"{testing}/{name}")).decode()
@@ -171,9 +173,9 @@ async def _lay_overlay(box: Sandbox, repository: str, folder: str, key: str, mar
             places = list(re.finditer(pattern, source, re.MULTILINE))
             if len(places) != 1:
                 return False
-            source = source[: places[0].end()] + _after(places[0][0], added) + source[places[0].end() :]
+            source = source[: places[0].end()] + named(_after(places[0][0], added)) + source[places[0].end() :]
         if name == "testing.go":
-            source += Template(_watch()[1]).substitute(key=key, mark=mark, variable=_VARIABLE)
+            source += named(Template(_watch()[1]).substitute(key=key, mark=mark, variable=_VARIABLE))
         await box.write(f"{folder}/{name}", source.encode())
         replaced[f"{testing}/{name}"] = f"{folder}/{name}"
     await box.write(f"{folder}/overlay.json", json.dumps({"Replace": replaced}).encode())

@@ -180,6 +180,10 @@ CHEATS = {
         'func TestHalf(t *testing.T) {}\\n"), 0o644)\n'
         'c := exec.Command("go", "test", "-v", ".")\nc.Dir, c.Stdout = "/tmp/fake", os.Stdout\nc.Run()\nos.Exit(0)\n}'
     ),
+    "what signs": (
+        'import ("os"; _ "unsafe")\n//go:linkname say testing.watchSay\nfunc say(word string, level int, name string)\n'
+        'func end() { say("PASS", 1, "TestHalf"); os.Exit(0) }'
+    ),
     "other lines on the way": (
         'import ("os"; "strings"; "syscall")\nfunc init() {\nr, w, _ := os.Pipe()\nreal, _ := syscall.Dup(1)\n'
         "for fd := 1; fd < 9; fd++ { if fd != real && fd != int(r.Fd()) && fd != int(w.Fd()) "
@@ -204,6 +208,8 @@ def test_cheats_score_0(name: str, play: Any) -> None:
 def test_a_cheat_is_a_program_that_go_takes(env: Any) -> None:
     env.reset(options={"task": TASK})
     for name, code in CHEATS.items():
+        if name == "what signs":  # and it signs only if that can be linked
+            continue
         made = f"cat > cheat.go <<'END'\npackage moon\n{code}\nEND\ngo build . && echo built"
         assert env.step(ToolCall("bash", {"command": made}))[0][-1].text.strip() == "built", name
 

@@ -28,7 +28,11 @@ program() (
   count=$1
   shift
   while [ "$count" -gt 0 ]; do export "$1"; shift; count=$((count - 1)); done
-  exec "$@" >&201 2>&1 200<&- 201>&-
+  exec >&201 2>&1 200<&- 201>&-
+  if [ "$1 $2" != 'sh -c' ]; then exec "$@"; fi
+  script=$3 # needs no other shell than this one
+  shift 4
+  eval "$script"
 )
 run() {
   local size=$1

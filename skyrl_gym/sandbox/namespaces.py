@@ -47,6 +47,7 @@ KB, MB = 1_024, 1_048_576
 ENVIRONMENT = {"PATH": PATH}
 _USER = 1000
 _INNER_BWRAP = "/lower/bwrap"
+_BOX_ETC = ("--bind", "/box/etc", "/etc")
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "ssl/certs", "ssl/openssl.cnf")
 _NETWORK_ETC = ("resolv.conf", "services", "protocols")
 _OVERLAY = """
@@ -108,7 +109,7 @@ done
 """
 _PROBE = f"""
 {_OVERLAY}
-mount -t tmpfs tmpfs /box && overlay_works && echo overlay
+overlay_works && echo overlay
 exec "$@"
 """
 
@@ -151,7 +152,7 @@ def holder(spec: SandboxSpec, shown: Mapping[int, str], info: int, descriptors: 
     private = [str(number) for number, mount in enumerate(spec.mounts) if mount.mode == "private"]
     lower += [part for number in private for part in ("--dir", f"/lower/{number}")]
     size, inodes = spec.limits.disk_mb * MB, spec.limits.disk_mb * 256
-    box = ["--size", str(size), "--tmpfs", "/box", "--dir", "/box/etc", "--dir", "/box/work"]
+    box = ["--size", str(size), *_box(spec.network), "--dir", "/box/work"]
     box += [part for name in ("shm", "tmp") for part in ("--perms", "1777", "--dir", f"/box/{name}")]
     box += [part for n in private for name in ("upper", "work", "all") for part in ("--dir", f"/box/{n}/{name}")]
     bash = ["bash", "--norc", "--noprofile", "-c", _HOLDER, "bash", str(inodes), _limit(spec.limits)]
@@ -213,14 +214,12 @@ def command_options(spec: SandboxSpec, env: Mapping[str, str], layers: Iterable[
     everything = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", **env}
     return [
         *_stripped(),
-        *_system(),
-        *(part for name in _etc(spec.network) for part in ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")),
-        *(part for name in ("passwd", "group", "hosts") for part in ("--ro-bind", f"/box/etc/{name}", f"/etc/{name}")),
+        *(*_system(), *_BOX_ETC),
         *("--bind", "/box/shm", "/dev/shm", "--bind", "/box/tmp", "/tmp", "--bind", "/box/work", spec.workdir),
         *_mounts(spec),
         *(part for number in layers for part in ("--ro-bind", f"/box/{number}/upper", layer(number))),
         # What bubblewrap itself keeps in memory has no limit.
-        *("--remount-ro", "/dev", "--remount-ro", "/"),
+        *("--remount-ro", "/dev", "--remount-ro", "/etc", "--remount-ro", "/"),
         *(part for name, value in everything.items() for part in ("--setenv", name, value)),
         *("--chdir", spec.workdir),
     ]
@@ -231,8 +230,8 @@ def probe() -> list[str]:
 
     It says "overlay" where private folders can be overlaid instead of copied.
     """
-    inner = [_INNER_BWRAP, *_stripped(), *_system(), "true"]
-    outer = [*_as_sandbox_user(), program("bwrap"), *_holder_options(network=False), "--dir", "/box"]
+    inner = [_INNER_BWRAP, *_stripped(), *_system(), *_BOX_ETC, "true"]
+    outer = [*_as_sandbox_user(), program("bwrap"), *_holder_options(network=False), *_box(network=False)]
     return [*outer, "sh", "-c", _PROBE, "sh", *inner]
 
 
@@ -256,9 +255,15 @@ def _holder_options(network: bool) -> list[str]:
     privileges = ["--uid", "0", "--gid", "0", "--cap-add", "ALL"]
     bwrap = ["--ro-bind", os.path.realpath(program("bwrap")), _INNER_BWRAP]
     folders = ["--dir", "/tmp"]
-    etc = [part for n in _etc(network) for part in ("--ro-bind-try", os.path.realpath(f"/etc/{n}"), f"/etc/{n}")]
     ending = ["--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv", "--setenv", "PATH", PATH]
-    return [*own, *privileges, *_system(), *bwrap, *folders, *etc, *ending]
+    return [*own, *privileges, *_system(), *bwrap, *folders, *ending]
+
+
+def _box(network: bool) -> list[str]:
+    """Where all files of a sandbox are, its /etc among them: a command is shown that at once, not file by file."""
+    names = _ETC + (_NETWORK_ETC if network else ())
+    etc = [part for n in names for part in ("--ro-bind-try", os.path.realpath(f"/etc/{n}"), f"/box/etc/{n}")]
+    return ["--tmpfs", "/box", "--dir", "/box/etc", "--dir", "/box/etc/ssl", *etc, "--symlink", "/box/etc", "/etc"]
 
 
 def _stripped() -> list[str]:
@@ -274,17 +279,13 @@ def _known_options(bwrap: str) -> str:
 
 def _system() -> list[str]:
     """A read-only system without the host's own files."""
-    arguments = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--dir", "/etc", "--dir", "/etc/ssl"]
+    arguments = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
     for name in ("bin", "sbin", "lib", "lib64", "lib32"):
         if os.path.islink(f"/{name}"):
             arguments += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
         elif os.path.isdir(f"/{name}"):
             arguments += ["--ro-bind", f"/{name}", f"/{name}"]
     return arguments
-
-
-def _etc(network: bool) -> tuple[str, ...]:
-    return _ETC + (_NETWORK_ETC if network else ())
 
 
 def _mounts(spec: SandboxSpec) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from skyrl_gym.sandbox.cgroups import hierarchy, memberships, mounts
+from skyrl_gym.sandbox.cgroups import ControlGroup, hierarchy, memberships, mounts
 
 __all__ = ["processor_time"]
 
@@ -43,4 +43,4 @@ def _member(above: Path, own: Path) -> Iterator[Path]:
         yield made
     finally:
         (own / "cgroup.procs").write_text("0")
-        made.rmdir()
+        ControlGroup((made,), frozenset()).remove()  # what was killed last may take a moment

@@ -64,10 +64,14 @@ async def look(scripts: Scripts, known: Listing | None = None) -> Listing:
     changed = await _changed(scripts, known, written) if known else None
     if known is None or changed is None:
         return Listing(*await _listed(scripts, ["."]), written)
+    if not changed:
+        return known
+    known = replace(known, written=written)
     again = sorted(path for path in changed if path in known.folders or path in known.files)
-    if again:
-        return await _listed_again(scripts, replace(known, written=written), again)
-    return replace(known, written=written) if changed else known
+    if written is not None and all(path in known.files and path in written for path in again):
+        # No folder has changed, so that there are the same files.
+        return replace(known, files={**known.files, **{path: written[path] for path in again}})
+    return await _listed_again(scripts, known, again)
 
 
 async def _written(scripts: Scripts) -> Stamps | None:

@@ -92,7 +92,7 @@ async def answers(search: CodeSearch) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("seen", [lambda box: box, Coarse, Layerless])
-@given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), min_size=1, max_size=6))
+@given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), min_size=1, max_size=4))
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_index_that_followed_every_change_answers_as_a_new_one(
     seen: Any, parsers: Parsers, tmp_path_factory: pytest.TempPathFactory, rounds: list[list[str]]

@@ -134,7 +134,7 @@ class FileEditor:
     async def _put(self, path: str, data: bytes) -> None:
         try:
             await self._box.write(self._absolute(path), data)
-        except FileNotFoundError:  # missing folders are made
+        except PermissionError:
             raise ToolError(f"{path} can't be written: it, or a folder that it is in, is read-only.") from None
         except OSError as error:
             raise ToolError(f"{error}.") from None

@@ -47,6 +47,7 @@ _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 _WRITE = """
 [ -d "$1" ] && exit 21
 case $1 in */*) [ -d "${1%/*}/" ] || mkdir -p -- "${1%/*}/" || exit ;; esac
+true >> "$1" || exit 1 # of a redirection of exec some shells die with the status of a missing file
 exec cat > "$1"
 """
 _ERRORS: Mapping[int | None, tuple[type[OSError], str]] = {

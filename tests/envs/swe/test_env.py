@@ -155,9 +155,8 @@ def test_what_can_not_be_written_is_not_said_to_be_missing(env: Any) -> None:
     assert "shut/f can't be written: it, or a folder that it is in, is read-only." in edit(
         "str_replace", "shut/f", old_str="1", new_str="2"
     )
-    for path in ("shut/new", "/usr/new"):
-        assert "can't be written" in edit("create", path, file_text="x")
-    assert "Permission denied" in edit("create", "shut/a/b", file_text="x")
+    for path in ("shut/new", "/usr/new", "shut/a/b"):
+        assert f"{path} can't be written" in edit("create", path, file_text="x")
     edit("create", "locked/f", file_text="x")
     last(env, bash("chmod 555 locked"))
     assert "locked/f can't be removed" in edit("undo", "locked/f")

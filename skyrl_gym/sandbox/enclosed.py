@@ -18,7 +18,7 @@ from skyrl_gym.sandbox import namespaces
 from skyrl_gym.sandbox.children import PipeEnds
 from skyrl_gym.sandbox.output import CappedOutput
 from skyrl_gym.sandbox.processes import children_of, inner_ids, kill, kill_below, kill_until_gone, tree_of
-from skyrl_gym.sandbox.running import ChildProcess, Pipes, Visible
+from skyrl_gym.sandbox.running import ChildProcess, Pipes, Visible, in_memory, open_pipe
 
 __all__ = ["Entered", "Place", "Placed"]
 
@@ -77,10 +77,10 @@ class Place:
             failed.callback(self.close)
             stdin, self._stdin = _pipe(self._inherited, self._ours)
             self._stdout, stdout = _pipe(self._ours, self._inherited)
-            self._arguments = _memory(b"", self._ours)
+            self._arguments = self._ours.enter_context(in_memory(b""))
             self._options = {"--args": self._arguments}
             if filtering:
-                self._options["--seccomp"] = _memory(filtering, self._inherited)
+                self._options["--seccomp"] = self._inherited.enter_context(in_memory(filtering))
             self._streams = (stdin.fileno(), stdout.fileno())
             failed.pop_all()
 
@@ -159,16 +159,5 @@ class Placed(_Enclosed):
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[BinaryIO, BinaryIO]:
     """Both ends of a pipe, the reading one first, and who closes each."""
-    ends = os.pipe()
-    return (
-        reader.enter_context(os.fdopen(ends[0], "rb", buffering=0)),
-        writer.enter_context(os.fdopen(ends[1], "wb", buffering=0)),
-    )
-
-
-def _memory(data: bytes, owner: ExitStack) -> int:
-    """A file in memory, to be read from its beginning, and who closes it."""
-    descriptor = os.memfd_create("skyrl")
-    owner.callback(os.close, descriptor)
-    os.pwrite(descriptor, data, 0)
-    return descriptor
+    reading, writing = open_pipe()
+    return reader.enter_context(reading), writer.enter_context(writing)

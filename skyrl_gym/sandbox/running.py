@@ -23,6 +23,7 @@ __all__ = [
     "Visible",
     "Writable",
     "in_memory",
+    "open_pipe",
     "pipe",
     "reap",
     "uninterrupted",
@@ -163,10 +164,16 @@ class ChildProcess(Visible):
 
 @contextmanager
 def pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Both ends of a pipe, the reading one first."""
-    ends = os.pipe()
-    with os.fdopen(ends[0], "rb", buffering=0) as reader, os.fdopen(ends[1], "wb", buffering=0) as writer:
+    """Both ends of a pipe, the reading one first, closed with the block."""
+    reader, writer = open_pipe()
+    with reader, writer:
         yield reader, writer
+
+
+def open_pipe() -> tuple[BinaryIO, BinaryIO]:
+    """Both ends of a pipe, the reading one first, for owners of their own."""
+    ends = os.pipe()
+    return os.fdopen(ends[0], "rb", buffering=0), os.fdopen(ends[1], "wb", buffering=0)
 
 
 @contextmanager

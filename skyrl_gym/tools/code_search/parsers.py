@@ -88,24 +88,27 @@ class Parsers:
 
     def _ask(self, work: str, files: Sequence[File]) -> list[Any]:
         """An answer for each file; None for one that is too large or takes too long, or of which the process died."""
-        if any(len(data) > MAX_FILE_BYTES for _, data in files):
+        fit = all(len(data) <= MAX_FILE_BYTES for _, data in files)
+        answers = self._answers(work, files) if fit else None
+        if answers is None:
             return [None] if len(files) == 1 else [answer for file in files for answer in self._ask(work, [file])]
+        return answers
+
+    def _answers(self, work: str, files: Sequence[File]) -> list[Any] | None:
+        """Of one process; None if it took too long, or died."""
         with self._free:
             process = self._take({language for language, _ in files})
             try:
                 answers = process.ask(work, files)
             except (OSError, ValueError):
                 process.end()
-                answers = None
+                return None
             except BaseException:
                 process.end()
                 raise
-            else:
-                with self._lock:
-                    self._idle.append(process)
-        if answers is None:
-            return [None] if len(files) == 1 else [answer for file in files for answer in self._ask(work, [file])]
-        return answers
+            with self._lock:
+                self._idle.append(process)
+            return answers
 
     def _take(self, languages: Iterable[str]) -> _Process:
         with self._lock:

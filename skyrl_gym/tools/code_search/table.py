@@ -155,9 +155,8 @@ class Index:
     def holding(self, text: str) -> list[str]:
         """The files in which a text stands."""
         wanted = text.encode(errors="surrogateescape")
-        tables = (table.files.items() for table in self.tables)
-        shown = self._shown(path for path, source in next(tables) if wanted in source.data)
-        return sorted([*shown, *(path for path, source in next(tables) if wanted in source.data)])
+        base, patch = ([path for path, source in table.files.items() if wanted in source.data] for table in self.tables)
+        return sorted([*self._shown(base), *patch])
 
     def like(self, part: str) -> set[str]:
         """The names of definitions that hold a part or all its words; a few perhaps of files that are gone by now."""

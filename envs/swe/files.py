@@ -66,7 +66,7 @@ class FileEditor:
             raise ToolError(f"{path} is there already; use str_replace to change it.")
         data = encode_text(text)
         place = self._absolute(path)
-        missing = await self._box.exec(["sh", "-c", _MISSING, "sh", place], timeout_s=COMMAND_S)
+        missing = await self._box.inspect(["sh", "-c", _MISSING, "sh", place], timeout_s=COMMAND_S)
         await self._put(path, data)
         self._changes.append(_Change(place, None, data, missing.text))
         return f"Created {path}.{await self._syntax_warning(path, None, data)}"

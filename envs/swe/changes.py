@@ -45,17 +45,8 @@ _CONFIGURATION = frozenset(
 # Of other languages: what says how tests are run, often beside what a repair may have to change.
 _BUILD = frozenset(
     {
-        *(
-            "package.json",
-            "Cargo.toml",
-            "go.mod",
-            "go.work",
-            "pom.xml",
-            "build.gradle",
-            "build.gradle.kts",
-            "CMakeLists.txt",
-        ),
-        *("Makefile", "GNUmakefile", "makefile"),
+        *("package.json", "Cargo.toml", "go.mod", "go.work", "pom.xml", "build.gradle", "build.gradle.kts"),
+        *("CMakeLists.txt", "Makefile", "GNUmakefile", "makefile"),
     }
 )
 _TEST_NAME = re.compile(
@@ -134,9 +125,9 @@ def taken_over(instance: Instance, changes: Changes) -> Changes:
 def belongs_to_tests(path: str) -> bool:
     """Whether a file is by its name a test, beside tests, or their configuration."""
     parts = PurePosixPath(path).parts
-    is_test = _TEST_NAME.fullmatch(parts[-1]) is not None or parts[-1] in _BUILD
-    is_test = is_test or _RUNNER.fullmatch(path) is not None
-    return is_test or bool(_TEST_FOLDERS & set(parts[:-1])) or _is_configuration(path)
+    is_test = _TEST_NAME.fullmatch(parts[-1]) is not None or bool(_TEST_FOLDERS & set(parts[:-1]))
+    runs_tests = parts[-1] in _BUILD or _RUNNER.fullmatch(path) is not None
+    return is_test or runs_tests or _is_configuration(path)
 
 
 def lay_on(tree: Path, changes: Changes) -> None:

@@ -34,7 +34,7 @@ _VARIABLE = "SKYRL_TEST_RUN"
 _EDITS: Mapping[str, Mapping[str, str]] = {
     "testing.go": {
         r"^import \($": "",  # what the added functions need
-        r"^func MainStart\(.*\) \*M \{$": "",  # by its parameters, see `_start`
+        r"^func MainStart\(.*\) \*M \{$": "",  # by its parameters, see `_after`
         r"^func tRunner\(t \*T, fn func\(t \*T\)\) \{$": "watchBegin(&t.common, fn)",
         r"^func \(t \*T\) report\(\) \{$": "watchEnd(&t.common)",
         r"^func \(m \*M\) Run\(\) \(code int\) \{$": "defer func() { watchRun(m.tests, code) }()",

@@ -1,4 +1,7 @@
-"""A training that takes seconds: an environment, a model that soon ends its answers, and a recipe, in one folder."""
+"""A training that takes seconds: an environment, a model that soon ends its answers, and a recipe, in one folder.
+
+Where SAY_IS_HELD_BY names a file, no held-out task begins once the file is there.
+"""
 
 import json
 import os
@@ -14,6 +17,9 @@ from skyrl_gym.trainer.testing import tiny_model
 
 ENVIRONMENT = '''
 """An environment for tests: say something; its length is the reward."""
+import os
+import time
+
 from skyrl_gym import TaskSet, TextEnv, finish, tool
 
 
@@ -24,6 +30,8 @@ class SayEnv(TextEnv):
         return TaskSet.from_rows([{"id": f"{split}{i}", "image": "nowhere.example/say"} for i in range(5)])
 
     def setup(self, task):
+        if task.id.startswith("test") and os.path.exists(os.environ.get("SAY_IS_HELD_BY", "")):
+            time.sleep(300)
         return f"Say {task.id}."
 
     @tool

@@ -71,8 +71,10 @@ def life(folder, until=None):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
+    # One that is to be killed can't end before: its last evaluation does not begin.
+    held = {} if until is None else {"SAY_IS_HELD_BY": f"{folder}/eval/before/summary.json"}
     ranks = [
-        forked(train_part, folder, **launched, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2",
+        forked(train_part, folder, **launched, **held, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2",
                LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         for rank in range(2)
     ]

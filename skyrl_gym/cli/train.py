@@ -57,11 +57,20 @@ def run(
         from skyrl_gym.trainer.run import train
 
         result = train(loaded, folder, show, resume=resume)
+    _leave_the_others()
     if not first:
         return
     evaluations = {"before": result.before, "after": result.after}
     rows = {name: summary for name, summary in evaluations.items() if summary is not None}
     print_results(Console(), rows, folder / "report.html")
+
+
+def _leave_the_others() -> None:
+    """Leave the group of the launched processes: gloo's threads abort a process that ends while it is in one."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _display(first: bool) -> AbstractContextManager[OnProgress]:

@@ -271,6 +271,7 @@ weights = shared.one_step(pathlib.Path(sys.argv[2]), source, rows=4, loss_type=s
 rank = shared.os.environ["RANK"]
 told = {"weights": {n: float(w.double().sum()) for n, w in weights.items()}, "log": source.log}
 pathlib.Path(sys.argv[2], f"told.{rank}.json").write_text(json.dumps(told))
+shared.torch.distributed.destroy_process_group()
 """
 
 

@@ -133,12 +133,10 @@ class AsyncSource:
 
     def _missing(self, draw: Draw) -> list[RolloutRequest]:
         """What of a group is not finished already."""
-        requests = draw.requests(self._size)
-        for request in requests:
-            if request in self._finished:
-                self._take(self._finished.take(request))
-        held = self._group(draw.number).trajectories
-        return [request for request in requests if request.sample not in held]
+        finished, missing = self._finished.take(draw.requests(self._size))
+        for trajectory in finished:
+            self._take(trajectory)
+        return missing
 
     def _take(self, trajectory: Trajectory) -> None:
         group = self._group(trajectory.sample // self._size)

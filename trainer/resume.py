@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +88,17 @@ class Finished:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def __contains__(self, request: RolloutRequest) -> bool:
-        return request.key in self._by_key
+    def take(self, requests: Sequence[RolloutRequest]) -> tuple[list[Trajectory], list[RolloutRequest]]:
+        """The trajectories of some requests, which are then forgotten here, and the requests that have none.
 
-    def take(self, request: RolloutRequest) -> Trajectory:
-        """The trajectory of a request, which is then forgotten here."""
-        return self._by_key.pop(request.key)
+        Those know how many of the trajectories taken are valid and of their group: where groups are closed early,
+        `requests` are whole groups.
+        """
+        taken = [self._by_key.pop(request.key) for request in requests if request.key in self._by_key]
+        keys = {trajectory.key for trajectory in taken}
+        valid = Counter((trajectory.env_id, trajectory.group) for trajectory in taken if trajectory.valid)
+        missing = [request for request in requests if request.key not in keys]
+        return taken, [replace(request, group_valid=valid[request.group_key]) for request in missing]
 
 
 def mark_whole(checkpoint: Path) -> None:

@@ -110,8 +110,8 @@ class SyncSource:
     async def _play(self, requests: Iterable[RolloutRequest]) -> list[Trajectory]:
         """One trajectory for each request, in the order of the requests."""
         wanted = list(requests)
-        by_key = {request.key: self._finished.take(request) for request in wanted if request in self._finished}
-        missing = [request for request in wanted if request.key not in by_key]
+        finished, missing = self._finished.take(wanted)
+        by_key = {trajectory.key: trajectory for trajectory in finished}
         async with aclosing(self._runner.run(missing)) as played:
             async for trajectory in played:
                 by_key[trajectory.key] = trajectory

@@ -55,7 +55,7 @@ class Run:
         self.setup = Slots(limits.setup)
         self.running = Slots(limits.running)
         self.grading = Slots(limits.grade)
-        self._backlog = Backlog(runner.estimates)
+        self._backlog = Backlog(runner.estimates, limits.close_groups_at)
         self._breaker = Breaker(runner.failures)
         self._tally = Tally()
         self._intake = intake_of(requests, self.wake)
@@ -217,6 +217,9 @@ class Run:
         while not self._intake.ended and len(self._backlog) < self.runner.limits.live and self._reader_keeps_up():
             if (request := self._intake.draw()) is None:
                 return
+            if self._backlog.has_enough(request):
+                self._hand_over(never_begun(request, StopReason.SURPLUS, self.runner.policy.name))
+                continue
             self._backlog.draw(request, self._drawn)
             self._drawn += 1
 
@@ -311,10 +314,9 @@ class Run:
 
     def _finish(self, attempt: Attempt, trajectory: Trajectory) -> None:
         del self._numbers[attempt]
-        valid = self._backlog.finish(attempt.request, valid=trajectory.valid)
+        self._backlog.finish(attempt.request, valid=trajectory.valid)
         self._hand_over(trajectory)
-        enough = self.runner.limits.close_groups_at
-        if enough is not None and trajectory.valid and valid >= enough:
+        if trajectory.valid and self._backlog.has_enough(attempt.request):
             self._close_group(attempt.request)
 
     def _close_group(self, of: RolloutRequest) -> None:
@@ -323,12 +325,12 @@ class Run:
             self._backlog.finish(waiting.request, valid=False)
             self._hand_over(never_begun(waiting.request, StopReason.SURPLUS, self.runner.policy.name))
         for task, attempt in self._live.items():
-            if attempt in self._numbers and _same_group(attempt.request, of):
+            if attempt in self._numbers and attempt.request.group_key == of.group_key:
                 self._surplus.add(attempt)
                 task.cancel()
 
     def _take_waiting(self, of: RolloutRequest) -> list[Waiting]:
-        later = [entry for entry in self._later if _same_group(entry[2].request, of)]
+        later = [entry for entry in self._later if entry[2].request.group_key == of.group_key]
         for entry in later:
             self._later.remove(entry)
         heapify(self._later)
@@ -393,7 +395,3 @@ class Run:
                 stuck=stuck_among(self._live.values(), now),
             )
         )
-
-
-def _same_group(one: RolloutRequest, other: RolloutRequest) -> bool:
-    return (one.env_id, one.group) == (other.env_id, other.group)

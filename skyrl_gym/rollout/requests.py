@@ -21,6 +21,7 @@ class RolloutRequest:
         group: names the trajectories that are compared with each other.
         sample: which of its task's trajectories this is.
         samples: how many of the task are asked for, as far as is known; what was prepared is kept for the next.
+        group_valid: valid trajectories that an earlier run made of the group; they count towards closing it.
     """
 
     env_id: str
@@ -28,11 +29,17 @@ class RolloutRequest:
     group: str
     sample: int = 0
     samples: int = 1
+    group_valid: int = 0
 
     @property
     def key(self) -> tuple[str, str, int]:
         """Equal to the `key` of its trajectory."""
         return (self.env_id, self.task.hash, self.sample)
+
+    @property
+    def group_key(self) -> tuple[str, str]:
+        """Equal for the requests of one group, and for no others."""
+        return (self.env_id, self.group)
 
 
 def requests_for(env_id: str, tasks: Iterable[Task], samples: int) -> Iterator[RolloutRequest]:

@@ -80,10 +80,17 @@ class Waiting:
 
 
 class Backlog:
-    """The requests in sight, by group, and how far each group is. Groups without a request left are forgotten."""
+    """The requests in sight, by group, and how far each group is. Groups without a request left are forgotten.
 
-    def __init__(self, estimates: Estimates) -> None:
+    Args:
+        estimates: of how long a request takes.
+        close_at: how many valid trajectories are enough for a group; None where a group has no end before its own.
+    """
+
+    def __init__(self, estimates: Estimates, close_at: int | None = None) -> None:
         self._estimates = estimates
+        self._close_at = close_at
+        self._closed: set[_Key] = set()  # also those that are forgotten: more of them may be drawn
         self._groups: dict[_Key, _Group] = {}
         self._begun: dict[_Key, None] = {}  # groups that have begun and have something waiting, in that order
         self._fresh: dict[_Key, None] = {}  # those that have not begun
@@ -101,7 +108,7 @@ class Backlog:
         """A request waits for an attempt."""
         group = self._of(waiting.request)
         group.waiting.append(waiting)
-        (self._begun if group.begun else self._fresh)[_key(waiting.request)] = None
+        (self._begun if group.begun else self._fresh)[waiting.request.group_key] = None
         self._size += 1
 
     def pop(self) -> Waiting | None:
@@ -119,18 +126,25 @@ class Backlog:
             self._begun.pop(key, None)
         return found
 
-    def finish(self, request: RolloutRequest, *, valid: bool) -> int:
-        """A request has its trajectory; gives how many valid ones its group has now."""
+    def finish(self, request: RolloutRequest, *, valid: bool) -> None:
+        """A request has its trajectory."""
         group = self._of(request)
         group.finished += 1
         group.valid += valid
+        if self._close_at is not None and group.valid >= self._close_at:
+            self._closed.add(request.group_key)
         if group.finished == group.drawn:
-            del self._groups[_key(request)]
-        return group.valid
+            del self._groups[request.group_key]
+
+    def has_enough(self, request: RolloutRequest) -> bool:
+        """The group of a request is closed."""
+        if request.group_key in self._closed:
+            return True
+        return self._close_at is not None and request.group_valid >= self._close_at
 
     def drop_group(self, request: RolloutRequest) -> list[Waiting]:
         """Takes out what waits of a request's group."""
-        key = _key(request)
+        key = request.group_key
         group = self._groups.get(key)
         if group is None:
             return []
@@ -165,11 +179,7 @@ class Backlog:
         return -self._estimates.expected(self._groups[key].waiting[0].request)
 
     def _of(self, request: RolloutRequest) -> _Group:
-        return self._groups.setdefault(_key(request), _Group())
-
-
-def _key(request: RolloutRequest) -> _Key:
-    return (request.env_id, request.group)
+        return self._groups.setdefault(request.group_key, _Group(valid=request.group_valid))
 
 
 class Slots:

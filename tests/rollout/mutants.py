@@ -52,9 +52,9 @@ MUTANTS = (
     ),
     Mutant(
         "a trajectory is lost when its grader raises", "rollout/engine.py",
-        "        self._hand_over(trajectory)\n        enough",
+        "        self._hand_over(trajectory)\n        if trajectory.valid",
         "        if trajectory.stop_reason is not StopReason.GRADE_ERROR:\n"
-        "            self._hand_over(trajectory)\n        enough",
+        "            self._hand_over(trajectory)\n        if trajectory.valid",
     ),
     Mutant(
         "a retry gives a second result", "rollout/engine.py",
@@ -89,7 +89,8 @@ MUTANTS = (
     ),
     Mutant(
         "an exclusion closes the group of its peers", "rollout/engine.py",
-        "        if enough is not None and trajectory.valid and valid >= enough:", "        if not trajectory.valid:",
+        "        if trajectory.valid and self._backlog.has_enough(attempt.request):",
+        "        if not trajectory.valid:",
     ),
     Mutant(
         "a completion that was cut is executed", "rollout/episode.py",

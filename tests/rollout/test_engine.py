@@ -176,6 +176,31 @@ def test_a_group_closes_once_it_has_enough_and_the_rest_is_surplus() -> None:
     assert world.opened == world.closed
 
 
+def test_what_is_drawn_of_a_group_after_it_has_closed_is_never_begun() -> None:
+    world = World()
+    found, _ = play(world, [{}, {}], samples=4, limits=RolloutLimits(live=1, setup=1, close_groups_at=1))
+    assert Counter((t.task_id, t.stop_reason) for t in found) == {
+        (task, reason): count
+        for task in ("t0", "t1")
+        for reason, count in ((StopReason.DONE, 1), (StopReason.SURPLUS, 3))
+    }
+    assert world.opened == {"t0": 1, "t1": 1}
+
+
+@pytest.mark.parametrize(("valid", "played"), [(1, 2), (2, 1), (3, 0), (5, 0)])
+def test_valid_trajectories_of_an_earlier_run_count_towards_closing_a_group(valid: int, played: int) -> None:
+    world, tasks = World(), tasks_of([{}])
+    runner = runner_in(world, tasks, limits=RolloutLimits(live=1, setup=1, close_groups_at=3))
+    requests = [replace(request, group_valid=valid) for request in requests_of(tasks, 4)]
+
+    async def collect() -> list[Any]:
+        return [t async for t in runner.run(requests)]
+
+    found = run_virtual(collect())
+    assert Counter(t.stop_reason for t in found) == Counter({StopReason.DONE: played, StopReason.SURPLUS: 4 - played})
+    assert world.opened.total() == played
+
+
 def test_a_setup_that_fails_is_torn_down_on_the_clock_of_teardowns() -> None:
     """Inside the setup stage the teardown would be cut by that stage's end, or left alone, beyond every bound."""
     slow = {"teardown": 9.0}

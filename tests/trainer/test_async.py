@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from skyrl_gym.chat import Renderer
 from skyrl_gym.chat.testing import tiny_tokenizer
 from skyrl_gym.errors import ConfigError, RunAborted
 from skyrl_gym.policy import Completion, Prompt, Sampling
-from skyrl_gym.rollout import RolloutLimits, Runner, Trajectory
+from skyrl_gym.rollout import Journal, RolloutLimits, Runner, Trajectory, read_journal
 from skyrl_gym.trainer.async_ import AsyncSource
 from skyrl_gym.trainer.resume import Finished
 from skyrl_gym.trainer.samples import samples_of
@@ -175,6 +176,35 @@ def test_finished_trajectories_are_not_played_again(loop: BackgroundLoop) -> Non
     again = source.draw(2)
     source.close()
     assert again == first[0]
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["by turns", "ahead"])
+def test_the_spare_of_a_group_that_had_closed_is_not_played_after_a_resume(
+    loop: BackgroundLoop, tmp_path: Path, ahead: bool
+) -> None:
+    """The run was stopped before the spare of its first group had ended, and in the middle of its second group."""
+    limits = RolloutLimits(live=1, setup=1, close_groups_at=3)
+
+    def two_groups(journal: Path, kept: list[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
+        with Journal(journal) as held:
+            policy, finished = Versioned(), Finished(kept)
+            player = Runner(policy, limits=limits, journal=held, make=lambda env_id, **_: ThreeTurns())
+            source = (
+                AsyncSource(stream(), 4, 2, 0, player, policy, loop, finished=finished)
+                if ahead
+                else SyncSource(stream(), 4, player, policy, loop, finished=finished)
+            )
+            found = steps(source, 1)[0]
+        return found, list(read_journal(journal))
+
+    whole, _ = two_groups(tmp_path / "whole.jsonl", [])
+    assert [t.sample for t in whole if t.stop_reason is StopReason.SURPLUS] == [3, 7]
+    kept = [t for t in whole if t.sample not in (3, 6, 7)]
+    again, journal = two_groups(tmp_path / "again.jsonl", kept)
+    assert [(t.key, t.stop_reason, t.reward) for t in again] == [(t.key, t.stop_reason, t.reward) for t in whole]
+    assert sorted((t.sample, t.stop_reason) for t in journal) == [
+        (3, StopReason.SURPLUS), (6, StopReason.DONE), (7, StopReason.SURPLUS),
+    ]  # fmt: skip
 
 
 def test_a_bug_in_an_environment_ends_the_training_and_is_named(loop: BackgroundLoop) -> None:

@@ -69,10 +69,11 @@ def test_finished_trajectories_are_taken_once_and_cancelled_ones_never(tmp_path:
     finished = Finished.read(tmp_path, position=1)
     assert len(finished) == 3
     request = RolloutRequest("e", Task("t", {}), "3/t", 12)
-    finished = Finished([replace(t, task_hash=request.task.hash) for t in (trajectory(3, 12),)])
-    assert request in finished
-    assert finished.take(request).sample == 12
-    assert request not in finished
+    finished = Finished([replace(trajectory(3, 12), task_hash=request.task.hash, reward=1.0)])
+    spare = replace(request, sample=13)
+    (taken,), missing = finished.take([request, spare])
+    assert taken.sample == 12 and missing == [replace(spare, group_valid=1)]
+    assert finished.take([request]) == ([], [request])
 
 
 def test_the_newest_whole_checkpoint_counts_and_a_torn_one_is_removed(tmp_path: Path) -> None:

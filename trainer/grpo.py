@@ -30,7 +30,7 @@ from skyrl_gym.trainer.config import MultiTurnGRPOConfig
 from skyrl_gym.trainer.corrections import Mismatch, importance_weights, mismatch
 from skyrl_gym.trainer.metrics import batch_metrics
 from skyrl_gym.trainer.outcomes import Outcome, advantages_of, groups_with_signal
-from skyrl_gym.trainer.prefixes import WORTH_SHARING, Tree, can_share, pack_shared, saved_share
+from skyrl_gym.trainer.prefixes import WORTH_SHARING, Tree, can_share, pack_shared
 from skyrl_gym.trainer.samples import Sample, samples_of
 from skyrl_gym.trainer.source import RolloutSource
 from skyrl_gym.trainer.weights import keep_adapters_exact, plain_weights
@@ -181,13 +181,9 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if self.beta == 0.0 and not self._entropy_bonus_enabled:
             samples = [sample for sample in samples if any(sample.advantages)]  # the rest has no gradient
         self._refuse_missing_logprobs(samples)
-        saved = saved_share(samples) if self._shares and not self.aux_loss_enabled else 0.0
-        shares = saved >= WORTH_SHARING
-        cut = pack_shared if shares else pack
-        packed = cut(samples, self.args.per_device_train_batch_size, self.args.max_forward_tokens)
+        packed, saved = self._packed(samples)
         read = sum(sample.tokens for sample in samples)
-        shared = saved * read if shares else 0.0
-        told = gather_object([(*counts, [len(rows) for rows in packed], read, shared)])
+        told = gather_object([(*counts, [len(rows) for rows in packed], read, saved * read)])
         all_trajectories, all_tokens, all_rows, all_read, all_shared = zip(*told, strict=True)
         self._record({"shared_tokens": sum(all_shared) / max(1, sum(all_read))})
         trajectories, tokens = max(1, sum(all_trajectories)), sum(all_tokens)
@@ -196,9 +192,18 @@ class MultiTurnGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         packed += [[]] * (len(shape) - len(packed))
         scale = self._loss_scale(len(shape), trajectories)
         chunks = [
-            self._tensors(some, rows, tokens, scale(rows), shares) for some, rows in zip(packed, shape, strict=True)
+            self._tensors(some, rows, tokens, scale(rows), saved > 0) for some, rows in zip(packed, shape, strict=True)
         ]
         return deal(chunks, self.args.steps_per_generation)
+
+    def _packed(self, samples: list[Sample]) -> tuple[list[list[Sample]], float]:
+        """The samples of each pass, and the share of tokens that are common and read once; 0 for passes by length."""
+        bounds = self.args.per_device_train_batch_size, self.args.max_forward_tokens
+        if self._shares and not self.aux_loss_enabled:
+            packed, saved = pack_shared(samples, *bounds)
+            if saved >= WORTH_SHARING:
+                return packed, saved
+        return pack(samples, *bounds), 0.0
 
     def _loss_scale(self, chunks: int, trajectories: int) -> Callable[[int], float]:
         """What the loss of a chunk of so many rows is multiplied by, so that the cut into chunks doesn't matter."""

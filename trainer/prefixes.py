@@ -9,7 +9,7 @@ it is scored on one continuation only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 
 from skyrl_gym.trainer.samples import Sample
 
-__all__ = ["WORTH_SHARING", "Tree", "can_share", "pack_shared", "saved_share"]
+__all__ = ["WORTH_SHARING", "Tree", "can_share", "pack_shared"]
 
 # Architectures of which a test shows that they take such a mask: plain attention, positions given from outside.
 KNOWN = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "granite", "olmo2"})
@@ -45,17 +45,12 @@ class Tree:
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> Tree:
         """The tree of some samples, in any order."""
-        paths = [_nodes(sample) for sample in samples]
         tree = cls([], [], [], [], [[] for _ in samples])
-        held: list[Node] = []
         path: list[int] = []  # where the nodes of the sample before stand
-        for number in sorted(range(len(samples)), key=paths.__getitem__):
-            nodes = paths[number]
-            shared = _common(held, nodes)
+        for number, nodes, shared in _side_by_side(samples):
             tree._close(path[shared:])
             path = path[:shared] + [tree._add(node, shared + i) for i, node in enumerate(nodes[shared:])]
             tree.places[number].extend(path[len(samples[number].prompt_ids) - 1 :])
-            held = nodes
         tree._close(path)
         return tree
 
@@ -94,29 +89,37 @@ def can_share(model: Any) -> bool:
     return config.model_type in KNOWN and config._attn_implementation == "sdpa" and full
 
 
-def saved_share(samples: Sequence[Sample]) -> float:
-    """Of the tokens of some samples, the share that needs no reading when all that is common is read once."""
-    total = sum(sample.tokens - 1 for sample in samples)
-    return 1 - len(Tree.of(samples).ids) / total if total else 0.0
+def pack_shared(
+    samples: Sequence[Sample], max_rows: int, max_tokens: int | None = None
+) -> tuple[list[list[Sample]], float]:
+    """Samples that begin alike together, as `pack` otherwise does by length; `max_tokens` counts shared ones once.
 
-
-def pack_shared(samples: Sequence[Sample], max_rows: int, max_tokens: int | None = None) -> list[list[Sample]]:
-    """Samples that begin alike together, as `pack` otherwise does by length; `max_tokens` counts shared ones once."""
+    Also gives the share of all tokens, from 0 to 1, that needs no reading when all that is common is read once.
+    """
     budget = min(max_tokens or MOST_NODES, MOST_NODES)
     chunks: list[list[Sample]] = []
-    held: list[Node] = []
-    size = 0
-    for nodes, sample in sorted(((_nodes(sample), sample) for sample in samples), key=lambda pair: pair[0]):
-        shared = _common(held, nodes)
-        new = len(nodes) - shared
+    size = total = saved = 0
+    for number, nodes, shared in _side_by_side(samples):
+        sample, new = samples[number], len(nodes) - shared
+        total += len(nodes)
+        saved += shared
         if chunks and len(chunks[-1]) < max_rows and shared >= LEAST_SHARED * len(nodes) and size + new <= budget:
             chunks[-1].append(sample)
             size += new
         else:
             chunks.append([sample])
             size = len(nodes)
-        held = nodes
-    return chunks
+    return chunks, saved / total if total else 0.0
+
+
+def _side_by_side(samples: Sequence[Sample]) -> Iterator[tuple[int, list[Node], int]]:
+    """In an order in which those that begin alike follow each other: number, nodes, and how many of them are those
+    of the one before."""
+    paths = [_nodes(sample) for sample in samples]
+    held: list[Node] = []
+    for number in sorted(range(len(samples)), key=paths.__getitem__):
+        yield number, paths[number], _common(held, paths[number])
+        held = paths[number]
 
 
 def _nodes(sample: Sample) -> list[Node]:

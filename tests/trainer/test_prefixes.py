@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyrl_gym.trainer.prefixes import MOST_NODES, Tree, can_share, pack_shared, saved_share
+from skyrl_gym.trainer.prefixes import MOST_NODES, Tree, can_share, pack_shared
 from skyrl_gym.trainer.samples import Sample
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -52,7 +52,9 @@ def test_every_sample_lies_in_the_tree_token_for_token(given_samples: list[Sampl
 
 @given(st.lists(samples(), max_size=12), st.integers(1, 5), st.none() | st.integers(1, 30))
 def test_packing_keeps_every_sample_within_the_bounds(given_samples: list[Sample], rows: int, tokens: Any) -> None:
-    chunks = pack_shared(given_samples, rows, tokens)
+    chunks, saved = pack_shared(given_samples, rows, tokens)
+    whole = sum(one.tokens - 1 for one in given_samples)
+    assert whole * (1 - saved) == pytest.approx(len(Tree.of(given_samples).ids)), "what the tree of all saves"
     assert sorted(id(one) for chunk in chunks for one in chunk) == sorted(map(id, given_samples))
     for chunk in chunks:
         assert len(chunk) <= rows
@@ -62,10 +64,11 @@ def test_packing_keeps_every_sample_within_the_bounds(given_samples: list[Sample
 def test_a_group_that_shares_its_prompt_reads_it_once() -> None:
     group = [sample((1,) * 100, (2, number), (1, 1)) for number in range(3, 11)]
     assert len(Tree.of(group).ids) == 100 + 8  # the token before the branch stands there once for each continuation
-    assert saved_share(group) == pytest.approx(1 - 108 / 808)
-    assert len(pack_shared(group, 8)) == 1
+    chunks, saved = pack_shared(group, 8)
+    assert len(chunks) == 1 and saved == pytest.approx(1 - 108 / 808)
     apart = [sample((number,) * 100, (2,), (1,)) for number in range(3, 11)]
-    assert len(pack_shared(apart, 8)) == 8
+    chunks, saved = pack_shared(apart, 8)
+    assert len(chunks) == 8 and saved == 0.0
 
 
 def architecture(name: str) -> Any:

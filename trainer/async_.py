@@ -9,7 +9,7 @@ from contextlib import aclosing
 import torch
 
 from skyrl_gym.background import BackgroundLoop
-from skyrl_gym.errors import ConfigError, StopReason
+from skyrl_gym.errors import ConfigError, RunAborted, StopReason
 from skyrl_gym.rollout import RolloutRequest, Runner, Trajectory
 from skyrl_gym.trainer.resume import Finished
 from skyrl_gym.trainer.source import Share, TrainedPolicy
@@ -100,7 +100,8 @@ class AsyncSource:
             self._playing = asyncio.create_task(self._play())
         found: list[Trajectory] = []
         for number in range(first, self.position):
-            if number % self._share.world == self._share.rank:
+            # After a failure nothing more comes in, of groups that nobody waited for when it came either.
+            if self._failure is None and number % self._share.world == self._share.rank:
                 found += await self._group(number).whole(self._size)
                 del self._groups[number]
         if self._failure is None and any(trajectory.stop_reason in _STOPPED for trajectory in found):
@@ -125,6 +126,7 @@ class AsyncSource:
             async with aclosing(self._runner.run(self._requests())) as played:
                 async for trajectory in played:
                     self._take(trajectory)
+            raise RunAborted("the run of rollouts ended before the training; leave its run_s unset")
         except Exception as error:  # noqa: BLE001 - handed to whoever waits for a group
             self._failure = error
             self._failed.set()

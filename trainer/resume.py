@@ -22,7 +22,8 @@ from skyrl_gym.rollout import RolloutRequest, Trajectory, read_journal
 __all__ = ["Finished", "Ledger", "checkpoint_of", "cut_metrics", "journal_of", "mark_whole", "rollout_metrics_of"]
 
 _WHOLE = "whole"  # an empty file, the last thing written into a checkpoint
-_UNFINISHED = frozenset({StopReason.CANCELLED, StopReason.RUN_TIMEOUT})
+# A crash too: it ended the run, so no step was taken with it, and what goes on has been mended.
+_UNFINISHED = frozenset({StopReason.CANCELLED, StopReason.RUN_TIMEOUT, StopReason.CRASH})
 
 
 def journal_of(folder: Path, rank: int) -> Path:

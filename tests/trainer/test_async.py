@@ -17,7 +17,7 @@ from skyrl_gym.chat import Renderer
 from skyrl_gym.chat.testing import tiny_tokenizer
 from skyrl_gym.errors import ConfigError, RunAborted
 from skyrl_gym.policy import Completion, Prompt, Sampling
-from skyrl_gym.rollout import Journal, RolloutLimits, Runner, Trajectory, read_journal
+from skyrl_gym.rollout import Deadlines, Journal, RolloutLimits, Runner, Trajectory, read_journal
 from skyrl_gym.trainer.async_ import AsyncSource
 from skyrl_gym.trainer.resume import Finished
 from skyrl_gym.trainer.samples import samples_of
@@ -178,6 +178,24 @@ def test_finished_trajectories_are_not_played_again(loop: BackgroundLoop) -> Non
     assert again == first[0]
 
 
+def test_a_training_that_a_bug_ended_goes_on_once_the_bug_is_gone(loop: BackgroundLoop, tmp_path: Path) -> None:
+    class Broken(ThreeTurns):
+        def setup(self, task: Any) -> str:
+            raise ZeroDivisionError("no")
+
+    def step(journal: Journal, env: type[ThreeTurns], kept: list[Trajectory]) -> list[Trajectory]:
+        player = Runner(policy := Versioned(), journal=journal, make=lambda env_id, **_: env())
+        return steps(AsyncSource(stream(), 4, 2, 1, player, policy, loop, finished=Finished(kept)), 1)[0]
+
+    with Journal(tmp_path / "broken.jsonl") as journal, pytest.raises(RunAborted):
+        step(journal, Broken, [])
+    kept = list(read_journal(tmp_path / "broken.jsonl"))
+    assert any(trajectory.stop_reason is StopReason.CRASH for trajectory in kept)
+    with Journal(tmp_path / "mended.jsonl") as journal:
+        found = step(journal, ThreeTurns, kept)
+    assert len(found) == 8 and all(trajectory.valid for trajectory in found)
+
+
 @pytest.mark.parametrize("ahead", [False, True], ids=["by turns", "ahead"])
 def test_the_spare_of_a_group_that_had_closed_is_not_played_after_a_resume(
     loop: BackgroundLoop, tmp_path: Path, ahead: bool
@@ -216,6 +234,32 @@ def test_a_bug_in_an_environment_ends_the_training_and_is_named(loop: Background
     source.sync({}, 0)
     with pytest.raises(RunAborted, match="ZeroDivisionError"):
         source.draw(2)
+    with pytest.raises(RunAborted, match="ZeroDivisionError"):
+        source.draw(2)
+    source.close()
+
+
+def test_a_bug_ends_the_wait_for_groups_that_had_not_begun(loop: BackgroundLoop) -> None:
+    class Broken(ThreeTurns):
+        def setup(self, task: Any) -> str:
+            raise ZeroDivisionError("no")
+
+    one_by_one = Runner(policy := Versioned(), limits=RolloutLimits.bounded(1), make=lambda e, **_: Broken())
+    source = AsyncSource(stream(), 1, 16, 1, one_by_one, policy, loop)
+    source.sync({}, 0)
+    with pytest.raises(RunAborted, match="ZeroDivisionError"):
+        source.draw(16)
+    source.close()
+
+
+def test_a_run_whose_time_is_up_ends_the_training(loop: BackgroundLoop) -> None:
+    slow = Runner(policy := Versioned(0.05), make=lambda e, **_: ThreeTurns(), deadlines=Deadlines(run_s=0.2))
+    source = AsyncSource(stream(), 4, 2, 1, slow, policy, loop)
+    source.sync({}, 0)
+    with pytest.raises(RunAborted, match="run_s"):
+        for _ in range(100):
+            source.draw(2)
+            source.sync({}, 0)
     source.close()
 
 

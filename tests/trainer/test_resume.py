@@ -59,13 +59,14 @@ def test_the_ledger_says_how_many_groups_earlier_steps_drew_whatever_was_torn(tm
     assert [ledger.position_before(step) for step in range(4)] == [0, 4, 8, 8]
 
 
-def test_finished_trajectories_are_taken_once_and_cancelled_ones_never(tmp_path: Path) -> None:
+def test_finished_trajectories_are_taken_once_and_those_of_a_run_that_stopped_never(tmp_path: Path) -> None:
     with Journal(journal_of(tmp_path, 0)) as first, Journal(journal_of(tmp_path, 1)) as second:
         first.append(trajectory(0, 0))
         first.append(trajectory(3, 12))
         second.append(trajectory(3, 13))
         second.append(trajectory(4, 16, StopReason.CANCELLED))
         second.append(trajectory(4, 17, StopReason.SANDBOX_LOST))
+        second.append(trajectory(4, 18, StopReason.CRASH))
     finished = Finished.read(tmp_path, position=1)
     assert len(finished) == 3
     request = RolloutRequest("e", Task("t", {}), "3/t", 12)

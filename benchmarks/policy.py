@@ -1,4 +1,7 @@
-"""Decoding with `TransformersPolicy` against `model.generate`: the same model, prompts and lengths."""
+"""Decoding with `TransformersPolicy` against `model.generate`: the same model, prompts and lengths.
+
+Then conversations of several turns, with what has been read kept from turn to turn and without.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import torch
 
 from skyrl_gym.messages import user
 from skyrl_gym.policy import Prompt, Sampling
-from skyrl_gym.policy.transformers import TransformersPolicy
+from skyrl_gym.policy.transformers import CACHE_TOKENS, TransformersPolicy
 
 NEW = 32
+TOGETHER, TURNS, RESULT = 8, 10, 60  # conversations, their turns, tokens of a tool's result
 
 
 def theirs(model: Any, prompts: list[tuple[int, ...]]) -> float:
@@ -33,6 +37,25 @@ async def ours(policy: TransformersPolicy, prompts: list[tuple[int, ...]]) -> tu
     return time.perf_counter() - started, sum(len(c.token_ids or ()) for c in found)
 
 
+async def converse(policy: TransformersPolicy, prompt: tuple[int, ...], seed: int) -> int:
+    """A conversation; the tokens of all that was asked, prompts and completions."""
+    tokens = 0
+    for turn in range(TURNS):
+        found = await policy.complete(Prompt((), (), prompt), Sampling(max_tokens=NEW, seed=seed + turn))
+        prompt = (*prompt, *(found.token_ids or ()), *(100 + turn + seed + i for i in range(RESULT)))
+        tokens += len(prompt) - RESULT
+    return tokens
+
+
+async def conversations(model: Any, tokenizer: Any, prompt: tuple[int, ...], cache_tokens: int) -> tuple[float, int]:
+    policy = TransformersPolicy(model, tokenizer, cache_tokens=cache_tokens)
+    started = time.perf_counter()
+    tokens = sum(await asyncio.gather(*(converse(policy, prompt, 100 * i) for i in range(TOGETHER))))
+    took = time.perf_counter() - started
+    await policy.aclose()
+    return took, tokens
+
+
 async def run() -> None:
     policy = TransformersPolicy.load("smollm2-135m")
     text = policy.renderer.prompt_ids((user("Tell me about rivers. " * 30),))[:200]
@@ -45,6 +68,10 @@ async def run() -> None:
             rates = tokens / took, batch * NEW / reference
             print(f"{batch:>6} {kind:>9} {rates[0]:>11.0f} {rates[1]:>15.0f} {rates[0] / rates[1]:>6.2f}")
     await policy.aclose()
+    whole, tokens = await conversations(policy.model, policy.renderer.tokenizer, text, 0)
+    kept, _ = await conversations(policy.model, policy.renderer.tokenizer, text, CACHE_TOKENS)
+    print(f"\n{TOGETHER} conversations of {TURNS} turns, {tokens} tokens asked: read whole {whole:.1f} s, ", end="")
+    print(f"kept from turn to turn {kept:.1f} s, {whole / kept:.2f} times as fast")
 
 
 def main() -> None:

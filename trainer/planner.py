@@ -11,6 +11,7 @@ from typing import Any
 
 from skyrl_gym.errors import ConfigError
 from skyrl_gym.policy import resolve_model
+from skyrl_gym.policy.transformers import CACHE_TOKENS
 from skyrl_gym.trainer.recipe import Recipe
 
 __all__ = ["Memory", "Plan", "make_plan"]
@@ -136,9 +137,9 @@ def _training(recipe: Recipe, config: Any, parameters: int, trained: int) -> tup
             Memory(f"{name}, sampling", held | {"vLLM's share": share}, available),
         )
     if recipe.rollout.server is None:
-        rows = -(-recipe.rollout.live // world)
+        tokens = _context(recipe, config) * min(-(-recipe.rollout.live // world), 64)
         parts["sampling copy"] = parameters * 2
-        parts["its KV cache"] = _kv_bytes(config) * _context(recipe, config) * min(rows, 64)
+        parts["its KV cache"] = _kv_bytes(config) * max(tokens, CACHE_TOKENS)
     return (Memory(name, parts, available),)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers.cache_utils import DynamicLayer
 
 from skyrl_gym.errors import PolicyError
 from skyrl_gym.policy.base import Sampling
+from skyrl_gym.policy.prefixes import Ids, Known, Layers, Prefixes
 
 __all__ = ["Batch", "Decoder", "Row"]
 
@@ -24,9 +26,12 @@ MOST_PADDING = 2.0  # a batch holds at most this many times the tokens that it w
 
 @dataclass(eq=False)
 class Row:
-    """One request while it is decoded. `versions` has the version of the weights for each id."""
+    """One request while it is decoded. `versions` has the version of the weights for each id.
 
-    prompt: tuple[int, ...]
+    `stamp` stands for the weights that its prompt was read with.
+    """
+
+    prompt: Ids
     sampling: Sampling
     done: Future[None] = field(default_factory=Future)
     sampled: list[int] = field(default_factory=list)
@@ -34,6 +39,7 @@ class Row:
     versions: list[int] = field(default_factory=list)
     ended: bool = False
     cancelled: bool = False
+    stamp: int = 0
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.sampling.seed)
@@ -82,12 +88,15 @@ class Decoder:
         model: a causal LM, in eval mode.
         pad_id: for the left of shorter prompts; never attended to.
         eos_ids: ids that end a row.
+        cache_tokens: room for keys and values. What running rows leave of it holds those of finished ones, for
+            prompts that begin with them, until a weight changes in place. Running rows may take more.
     """
 
-    def __init__(self, model: Any, pad_id: int, eos_ids: frozenset[int]) -> None:
+    def __init__(self, model: Any, pad_id: int, eos_ids: frozenset[int], *, cache_tokens: int = 0) -> None:
         self._model = model
         self._pad_id = pad_id
         self._eos_ids = eos_ids
+        self._prefixes = Prefixes(cache_tokens)
         # transformers is renaming this argument; both names are in use across the versions that we take.
         known = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in known else "past_key_values"
@@ -95,14 +104,26 @@ class Decoder:
     @torch.inference_mode()
     def admit(self, batches: Sequence[Batch], rows: Sequence[Row]) -> list[Batch]:
         """The batches with new rows among them: read, and joined where that pads little."""
-        return _joined([*batches, *(self._read(group) for group in _groups(rows))])
+        stamp = self._weights_stamp()
+        self._prefixes.renew(stamp)
+        known = {prompt: self._prefixes.find(prompt) for prompt in {row.prompt for row in rows}}
+        for row in rows:
+            row.stamp = stamp
+
+        def unread(row: Row) -> int:
+            return len(row.prompt) - known[row.prompt].tokens
+
+        alike = [part for group in _groups(rows, lambda row: row.length) for part in _groups(group, unread)]
+        return _joined([*batches, *(self._read(group, known) for group in alike)])
 
     @torch.inference_mode()
     def step(self, batch: Batch, version: int) -> Batch | None:
         """Draws one id for each row; the batch of those that go on, or None."""
         ids, logprobs = _sample(batch.logits, batch.rows)
+        going_on = [row for row in batch.rows if not row.finished]
         for row, token, logprob in zip(batch.rows, ids.tolist(), logprobs.tolist(), strict=True):
             row.take(token, logprob, self._eos_ids, version)
+        self._keep(batch, [row for row in going_on if row.finished])
         live = [i for i, row in enumerate(batch.rows) if not row.finished]
         if not live:
             return None
@@ -112,14 +133,23 @@ class Decoder:
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
         return Batch(rows, self._forward(ids[:, None], mask, batch.cache), batch.cache, mask)
 
-    def _read(self, rows: list[Row]) -> Batch:
-        """Reads each different prompt once."""
+    def leave_room(self, batches: Sequence[Batch]) -> None:
+        """Gives up what was kept of finished rows, as far as the running ones need the room."""
+        self._prefixes.leave_room(sum(batch.mask.numel() for batch in batches))
+
+    def _read(self, rows: list[Row], known: Mapping[Ids, Known]) -> Batch:
+        """Reads each different prompt once, all from as many ids before their ends as the newest one needs."""
         prompts = list(dict.fromkeys(row.prompt for row in rows))
-        width = max(map(len, prompts))
+        new = max(len(prompt) - known[prompt].tokens for prompt in prompts)
+        starts = [max(0, len(prompt) - new) for prompt in prompts]
+        width = max(starts) + new
         device = self._model.device
-        ids = torch.tensor([[self._pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
+        unread = [prompt[start:] for prompt, start in zip(prompts, starts, strict=True)]
+        ids = torch.tensor([[self._pad_id] * (new - len(part)) + list(part) for part in unread], device=device)
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
         cache = DynamicCache(config=self._model.config)
+        if width > new:
+            _restore(cache, [known[prompt].layers for prompt in prompts], starts)
         logits = self._forward(ids, mask, cache)
         if len(prompts) < len(rows):
             place = {prompt: i for i, prompt in enumerate(prompts)}
@@ -127,6 +157,21 @@ class Decoder:
             cache.batch_select_indices(index)
             logits, mask = logits[index], mask[index]
         return Batch(rows, logits, cache, mask)
+
+    def _keep(self, batch: Batch, rows: Sequence[Row]) -> None:
+        """Of rows that have just got their last id, which was not read any more."""
+        if not _is_plain(batch.cache):
+            return
+        stamp = self._weights_stamp()
+        for row in rows:
+            if row.stamp != stamp or row.cancelled:
+                continue
+            ids = (*row.prompt, *row.sampled[:-1])
+            self._prefixes.keep(ids, partial(_taken_out, batch, batch.rows.index(row), len(ids)))
+
+    def _weights_stamp(self) -> int:
+        """Another number after each change in place: torch counts them for each tensor that it tracks."""
+        return sum(weight._version for weight in self._model.parameters() if not weight.is_inference())
 
     def _forward(self, ids: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
@@ -142,19 +187,43 @@ class Decoder:
         return logits
 
 
-def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of like length together."""
+def _restore(cache: DynamicCache, kept: Sequence[Layers], starts: Sequence[int]) -> None:
+    """Fills an empty cache with the first `starts` tokens of each row, padded on the left."""
+    width = max(starts)
+    some = next(layers for layers in kept if layers)
+    rows = [layers or some for layers in kept]  # of a row that nothing is known of, nothing is taken
+
+    def stacked(layer: int, of: int) -> torch.Tensor:
+        parts = [row[layer][of][:, :n] for row, n in zip(rows, starts, strict=True)]
+        return torch.stack([torch.nn.functional.pad(part, (0, 0, width - part.shape[1], 0)) for part in parts])
+
+    for layer in range(len(some)):
+        cache.update(stacked(layer, 0), stacked(layer, 1), layer)
+
+
+def _taken_out(batch: Batch, row: int, tokens: int) -> Layers:
+    """A copy of one row's keys and values: views would hold the whole batch."""
+    start = batch.mask.shape[1] - tokens
+    return [(layer.keys[row, :, start:].clone(), layer.values[row, :, start:].clone()) for layer in batch.cache.layers]
+
+
+def _is_plain(*caches: DynamicCache) -> bool:
+    """Every layer has all keys and values, token by token: no window and no state."""
+    return all(type(layer) is DynamicLayer for cache in caches for layer in cache.layers)
+
+
+def _groups(rows: Sequence[Row], size: Callable[[Row], int]) -> list[list[Row]]:
+    """Rows of like size together."""
     groups: list[list[Row]] = []
-    for row in sorted(rows, key=lambda row: len(row.prompt)):
-        if groups and _fit_together([*groups[-1], row]):
+    for row in sorted(rows, key=size):
+        if groups and _pads_little([*map(size, groups[-1]), size(row)]):
             groups[-1].append(row)
         else:
             groups.append([row])
     return groups
 
 
-def _fit_together(rows: Sequence[Row]) -> bool:
-    lengths = [row.length for row in rows]
+def _pads_little(lengths: Sequence[int]) -> bool:
     return max(lengths) * len(lengths) <= MOST_PADDING * sum(lengths)
 
 
@@ -169,10 +238,9 @@ def _joined(batches: Sequence[Batch]) -> list[Batch]:
 
 
 def _can_join(short: Batch, long: Batch) -> bool:
-    plain = all(type(layer) is DynamicLayer for batch in (short, long) for layer in batch.cache.layers)
     width = max(short.mask.shape[1], long.mask.shape[1])
     rows = [*short.rows, *long.rows]
-    return plain and width * len(rows) <= MOST_PADDING * sum(row.length for row in rows)
+    return _is_plain(short.cache, long.cache) and width * len(rows) <= MOST_PADDING * sum(row.length for row in rows)
 
 
 def _join(short: Batch, long: Batch) -> Batch:
@@ -192,7 +260,7 @@ def _compact(batch: Batch, live: list[int], ids: torch.Tensor) -> tuple[list[Row
     batch.cache.batch_select_indices(index)
     mask = batch.mask[index]
     empty = int(mask.any(0).int().argmax())
-    if empty and all(type(layer) is DynamicLayer for layer in batch.cache.layers):
+    if empty and _is_plain(batch.cache):
         mask = mask[:, empty:]
         for layer in batch.cache.layers:
             layer.keys, layer.values = layer.keys[..., empty:, :], layer.values[..., empty:, :]

@@ -24,8 +24,9 @@ from skyrl_gym.policy.base import Completion, PolicyLoad, Prompt, Sampling
 from skyrl_gym.policy.decoding import Batch, Decoder, Row
 from skyrl_gym.policy.models import resolve_model
 
-__all__ = ["TransformersPolicy"]
+__all__ = ["CACHE_TOKENS", "TransformersPolicy"]
 
+CACHE_TOKENS = 65_536
 QUIET_S = 0.008  # a batch starts when nothing has arrived for this long ...
 PATIENCE_S = 0.05  # ... and at the latest this long after its first request
 
@@ -35,25 +36,36 @@ class TransformersPolicy:
 
     Requests are decoded together in a thread of its own, with a KV cache: they join the running batch and leave
     it when they are done. Rows of very different lengths get batches of their own, so that padding never more
-    than doubles the work; equal prompts that arrive together are read once. Logprobs are those of the distribution that
-    was sampled from (after temperature, top-k and top-p; at temperature 0, of the plain softmax). A seeded
-    row draws from a generator of its own, whatever shares its batch.
+    than doubles the work; equal prompts that arrive together are read once. Of a prompt that begins like an
+    earlier sequence, as the next turn of a conversation does, only the rest is read. Logprobs are those of the
+    distribution that was sampled from (after temperature, top-k and top-p; at temperature 0, of the plain
+    softmax). A seeded row draws from a generator of its own, whatever shares its batch.
 
     Args:
         model: a causal LM, in eval mode.
         tokenizer: its tokenizer, with a chat template.
         dialect: how it writes tool calls.
         max_batch: most rows decoded at once.
+        cache_tokens: room for keys and values. Running rows take what they need; what they leave of it holds
+            those of earlier ones for prompts to come, until a weight changes. 0 keeps nothing.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, dialect: str = "auto", max_batch: int = 64, name: str = ""
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        dialect: str = "auto",
+        max_batch: int = 64,
+        cache_tokens: int = CACHE_TOKENS,
+        name: str = "",
     ) -> None:
         self.model = model
         self.renderer = Renderer(tokenizer, dialect)
         self.name = name or str(getattr(model, "name_or_path", "")) or type(model).__name__
         self.version = 0
         self._max_batch = max_batch
+        self._cache_tokens = cache_tokens
         self._requests: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
         self._batches: list[Batch] = []
         self._weights = threading.Lock()
@@ -138,7 +150,7 @@ class TransformersPolicy:
     # ---- the worker thread
 
     def _serve(self) -> None:
-        decoder = Decoder(self.model, self.renderer.pad_id, self.renderer.eos_ids)
+        decoder = Decoder(self.model, self.renderer.pad_id, self.renderer.eos_ids, cache_tokens=self._cache_tokens)
         more = True
         while more or self._batches:
             new, ending = self._arrived() if more else ([], False)
@@ -155,6 +167,7 @@ class TransformersPolicy:
                 self._batches = decoder.admit(self._batches, new)
             stepped = [decoder.step(batch, self.version) for batch in self._batches]
             self._batches = [batch for batch in stepped if batch is not None]
+            decoder.leave_room(self._batches)
         except Exception as error:  # noqa: BLE001 - every caller must hear of it
             for row in [*new, *(row for batch in self._batches for row in batch.rows)]:
                 row.fail(error)

@@ -160,7 +160,7 @@ class Decoder:
 
     def _keep(self, batch: Batch, rows: Sequence[Row]) -> None:
         """Of rows that have just got their last id, which was not read any more."""
-        if not _is_plain(batch.cache):
+        if not (rows and _is_plain(batch.cache)):
             return
         stamp = self._weights_stamp()
         for row in rows:
